@@ -1,0 +1,22 @@
+"""Where the tests find the project's shared fixtures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_DEFAULT = Path(__file__).resolve().parents[2] / "shared"
+
+
+def shared(name: str) -> Path:
+    """The fixture ``name`` of the shared folder; the test is skipped where it is absent.
+
+    The folder is ``$LLMGEN_SHARED``, or else ``shared`` beside the repository.
+    """
+    root = Path(os.environ.get("LLMGEN_SHARED") or _DEFAULT)
+    path = root / name
+    if not path.exists():
+        pytest.skip(f"needs the fixture {name} in {root} (set LLMGEN_SHARED)")
+    return path
