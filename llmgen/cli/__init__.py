@@ -1,0 +1,22 @@
+"""The command line: the only part of llmgen that prints.
+
+commands/   one file per command
+app.py      the table of commands, loaded lazily
+exits.py    exceptions -> one sentence on stderr and an exit code
+options.py  options that several commands share
+output.py   tables, numbers and untrusted text for the terminal
+"""
+
+from __future__ import annotations
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the ``llmgen`` command and leave the process with its exit code."""
+    from llmgen.cli.exits import reporting
+
+    with reporting():
+        from llmgen.cli.app import run
+
+        run()

@@ -1,0 +1,95 @@
+"""The ``llmgen`` program: its commands and the options before them.
+
+``--help`` must be instant, so a command's module is imported when the command is
+used, and the list of commands with a line on each stands here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, MutableMapping
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+COMMANDS = {
+    "inspect": "What is in a model file, and what llmgen will do with it.",
+    "list": "The models that are here, and those that can be fetched.",
+    "pull": "Fetch a model into the models folder.",
+}
+
+
+class _LazyCommands(MutableMapping[str, Any]):
+    """Name -> command, where a command comes into being when it is looked up."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        module = importlib.import_module(f"llmgen.cli.commands.{name}")
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.command(name, short_help=COMMANDS[name])(module.command)
+        return typer.main.get_command(app)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        raise TypeError("add a command to COMMANDS and a file to llmgen/cli/commands")
+
+    __delitem__ = __setitem__  # type: ignore[assignment]
+
+
+class _LazyGroup(TyperGroup):
+    """A group whose help names its commands without importing them."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _LazyCommands()
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+app = typer.Typer(
+    cls=_LazyGroup,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from llmgen.cli.versions import versions
+
+        print(versions())
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def llmgen(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show versions and exit.")
+    ] = False,
+) -> None:
+    """Run GGUF language models on this computer's CPU.
+
+    MODEL is the path of a .gguf file, or a name that `llmgen list` shows.
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def run() -> None:
+    """Parse the command line and run the command; errors are for the caller to report."""
+    code = app(prog_name="llmgen", standalone_mode=False)
+    if isinstance(code, int) and code:
+        sys.exit(code)

@@ -1,0 +1,109 @@
+"""How a command ends: whatever goes wrong becomes one sentence on stderr and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from llmgen.cli.output import visible
+from llmgen.errors import LLMGenError
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+TIMEOUT = 124
+INTERRUPTED = 130
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Run the program inside: raises SystemExit with one of the codes above, always."""
+    try:
+        _tolerate_encodings()
+        yield
+        code = DONE
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else DONE
+    except BaseException as error:
+        code = _report(error)
+    raise SystemExit(_flush(code))
+
+
+def _report(error: BaseException) -> int:
+    """Print the sentence for ``error`` on stderr and return its exit code."""
+    if isinstance(error, BrokenPipeError):
+        _silence_stdout()
+        return DONE
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # Typer's word for the same
+        return INTERRUPTED
+    message, code = _describe(error)
+    _say(f"error: {visible(message)}")
+    if os.environ.get("LLMGEN_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    return code
+
+
+def _describe(error: BaseException) -> tuple[str, int]:
+    """Return the message and the exit code of an error."""
+    if isinstance(error, LLMGenError):
+        return str(error), error.exit_code
+    if isinstance(error, MemoryError):
+        return "out of memory; try a smaller context (-c) or a smaller model", FAILED
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+        return _describe_usage(error)
+    if isinstance(error, OSError):
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror or error}{where}", FAILED
+    kind = type(error).__name__
+    return f"unexpected {kind}: {error} (this is a bug; LLMGEN_DEBUG=1 shows where)", FAILED
+
+
+def _describe_usage(error: BaseException) -> tuple[str, int]:
+    """The same for Typer's usage errors, known by their shape: their class moved between versions."""
+    message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "llmgen"
+    message = message[:1].lower() + message[1:]
+    return f"{message} (see `{command} --help`)", int(error.exit_code)  # type: ignore[attr-defined]
+
+
+def _tolerate_encodings() -> None:
+    """A character that the terminal cannot show becomes a question mark, not a crash."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _flush(code: int) -> int:
+    """Write out what is buffered; a full disk behind stdout still has to be reported."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _silence_stdout()
+    except OSError as error:
+        _silence_stdout()
+        _say(f"error: cannot write the output: {error.strerror or error}")
+        return code or FAILED
+    return code
+
+
+def _silence_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush cannot fail."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError, AttributeError):
+        pass
+
+
+def _say(line: str) -> None:
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass

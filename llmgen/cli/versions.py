@@ -1,0 +1,32 @@
+"""What ``llmgen --version`` says."""
+
+from __future__ import annotations
+
+import platform
+
+from llmgen import __version__
+from llmgen.errors import LLMGenError
+
+
+def versions() -> str:
+    """Return the versions of llmgen and of what it computes with, and the kernel level of this CPU."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    lines = [f"llmgen {__version__}"]
+    for package in ("numba", "numpy"):
+        try:
+            lines.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            lines.append(f"{package} not installed")
+    lines += [f"python {platform.python_version()}", f"kernel level {kernel_level()}"]
+    return "\n".join(lines)
+
+
+def kernel_level() -> str:
+    """Return the kernel level that would be used, or why there is none."""
+    try:
+        from llmgen.kernels import cpu
+
+        return cpu.target().level
+    except (ImportError, LLMGenError) as error:
+        return f"unavailable ({error})"

