@@ -1,0 +1,97 @@
+"""Reading forwards through the head of a file, never past the bytes that are there."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+from llmgen.errors import ModelFileError
+from llmgen.gguf.problems import CUT_SHORT, DOWNLOAD_AGAIN, problem
+
+# Limits far above every real model, so that a file made to hurt costs little.
+MAX_HEAD_BYTES = 1 << 28
+MAX_STRINGS = 1 << 22  # in all arrays together; the largest vocabularies have some 700,000 with merges
+MAX_ARRAYS = 1 << 16
+MAX_KEY_BYTES = 65_535  # the limit of the format's own specification
+
+_U32 = Struct("<I")
+_U64 = Struct("<Q")
+
+
+class Cursor:
+    """A position in a mapped file.  Every read checks the file's size first.
+
+    ``what`` names what is being read, for the message.
+    """
+
+    def __init__(self, buffer: mmap.mmap, path: Path) -> None:
+        self.buffer = buffer
+        self.path = path
+        self.size = len(buffer)
+        self.position = 0
+        self.strings_left = MAX_STRINGS
+        self.arrays_left = MAX_ARRAYS
+
+    def problem(self, found: str, what_to_do: str = DOWNLOAD_AGAIN) -> ModelFileError:
+        """The error that says what was found in this file."""
+        return problem(self.path, found, what_to_do)
+
+    def skip(self, n_bytes: int, what: str) -> int:
+        """Move over ``n_bytes`` bytes that must be there; returns where they start."""
+        start = self.position
+        end = start + n_bytes
+        if end > self.size:
+            raise self.problem(
+                f"{what} takes {n_bytes:,} bytes at byte {start:,}, but the file ends at {self.size:,}",
+                CUT_SHORT,
+            )
+        if end > MAX_HEAD_BYTES:
+            raise self.problem(
+                f"{what} ends at byte {end:,}, expected all metadata within {MAX_HEAD_BYTES:,} bytes"
+            )
+        self.position = end
+        return start
+
+    def bytes(self, n_bytes: int, what: str) -> bytes:
+        """The next ``n_bytes`` bytes, copied."""
+        start = self.skip(n_bytes, what)
+        return self.buffer[start : start + n_bytes]
+
+    def number(self, form: Struct, what: str) -> Any:
+        """The next number of the given form."""
+        return form.unpack_from(self.buffer, self.skip(form.size, what))[0]
+
+    def u32(self, what: str) -> int:
+        """The next unsigned 32-bit number."""
+        return _U32.unpack_from(self.buffer, self.skip(4, what))[0]  # type: ignore[no-any-return]
+
+    def u64(self, what: str) -> int:
+        """The next unsigned 64-bit number."""
+        return _U64.unpack_from(self.buffer, self.skip(8, what))[0]  # type: ignore[no-any-return]
+
+    def count(self, what: str, item_bytes: int, limit: int = 1 << 62) -> int:
+        """The next 64-bit number, as a count of items that take at least ``item_bytes`` bytes each.
+
+        Refused when so many cannot be in the rest of the file, or when there are
+        more than ``limit``; so a caller may allocate for what this returns.
+        """
+        count = self.u64(f"the number of {what}")
+        left = self.size - self.position
+        if count * item_bytes > left:
+            raise self.problem(f"the file claims {count:,} {what}, but only {left:,} bytes follow")
+        if count > limit:
+            raise self.problem(f"the file has {count:,} {what}, expected at most {limit:,}")
+        return count
+
+    def text(self, what: str, max_bytes: int) -> str:
+        """The next string, which must be UTF-8 and at most ``max_bytes`` long: a key or a name."""
+        n_bytes = self.u64(f"the length of {what}")
+        if n_bytes > max_bytes:
+            raise self.problem(f"{what} is {n_bytes:,} bytes long, expected at most {max_bytes:,}")
+        raw = self.bytes(n_bytes, what)
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise self.problem(f"{what} is {raw[:40]!r}, which is not valid UTF-8") from None

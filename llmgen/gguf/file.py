@@ -1,0 +1,97 @@
+"""A GGUF model: its metadata and its tensors, over all files it is split into."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+from llmgen.gguf.part import Part, read_part
+from llmgen.gguf.problems import problem
+from llmgen.gguf.splits import check_belongs, check_is_first, check_together, other_paths
+from llmgen.gguf.tensors import TensorInfo
+
+
+class GGUFFile:
+    """An open model file.  Use :meth:`open`; a context manager.
+
+    ``metadata`` has numbers, truth values and strings as Python values, arrays of
+    numbers as read-only numpy arrays, arrays of strings as
+    :class:`~llmgen.gguf.strings.StringArray` and arrays of arrays as lists.  It is
+    that of the first part, and stays good after :meth:`close`.  ``tensors`` is in
+    file order, part by part.
+    """
+
+    def __init__(self, parts: list[Part]) -> None:
+        """Join the parts of one model, the first part first."""
+        self._files = [part.file for part in parts]
+        self._entries = parts[0].entries
+        self.path: Path = parts[0].file.path
+        self.paths: list[Path] = [file.path for file in self._files]
+        self.version: int = parts[0].version
+        self.file_size: int = sum(file.size for file in self._files)
+        self.metadata: Mapping[str, Any] = MappingProxyType({k: e.value for k, e in self._entries.items()})
+        self.tensors: dict[str, TensorInfo] = {t.name: t for part in parts for t in part.tensors}
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> GGUFFile:
+        """Open the model at ``path``; of a split model, its first part.
+
+        ``~`` is not expanded.  Everything that the file says about itself is checked
+        against the bytes that are there.  Raises ModelFileError.
+        """
+        where = os.fspath(path)
+        if not where:
+            raise problem("''", "the path is empty, expected a .gguf file", "name the model's file")
+        parts = [read_part(Path(where))]
+        try:
+            check_is_first(parts[0])
+            paths = other_paths(parts[0])
+            for index, other in enumerate(paths, 1):
+                parts.append(read_part(other))
+                check_belongs(parts[-1], index, len(paths) + 1)
+            check_together(parts)
+            return cls(parts)
+        except BaseException:
+            for part in parts:
+                part.file.close()
+            raise
+
+    @property
+    def architecture(self) -> str | None:
+        """``general.architecture``, None where the file does not say."""
+        return self.metadata.get("general.architecture")
+
+    def metadata_type(self, key: str) -> str:
+        """The type of a metadata value as the file has it: ``UINT32``, ``ARRAY[STRING]`` ...
+
+        Raises KeyError for a key that is not there.
+        """
+        return self._entries[key].type_name
+
+    def prefetch(self) -> None:
+        """Ask the system to start reading the whole model into memory; returns at once."""
+        for file in self._files:
+            file.prefetch()
+
+    def close(self) -> None:
+        """Close the mapping.  After it, tensors and their addresses must not be used.
+
+        Arrays that were taken from ``TensorInfo.data`` before keep the mapping alive
+        and stay good; metadata stays good in any case.  Closing twice is fine.
+        """
+        for file in self._files:
+            file.close()
+
+    def __enter__(self) -> GGUFFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<GGUFFile {str(self.path)!r}: {self.architecture}, {len(self.tensors)} tensors>"

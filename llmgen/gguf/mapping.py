@@ -1,0 +1,88 @@
+"""A file as read-only memory.
+
+The mapping shows the file as it is on disk at that moment.  Whoever replaces a
+model must rename a new file over the old one; a file that is rewritten or cut
+while it is mapped changes under the reader, and on most systems touching the
+missing pages ends the process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from llmgen.gguf.problems import problem
+
+
+class MappedFile:
+    """A whole regular file, mapped for reading.
+
+    ``buffer`` is the map, ``bytes`` a read-only uint8 array [size] over it and
+    ``address`` the address of its first byte.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Map the file at ``path``; ModelFileError where that is impossible."""
+        self.path = path
+        self.buffer = _map(path)
+        self.size = len(self.buffer)
+        self._bytes: npt.NDArray[np.uint8] | None = np.frombuffer(self.buffer, np.uint8)
+        self.address: int = self._bytes.ctypes.data
+
+    @property
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """The file, uint8 [size], read-only.  ValueError after :meth:`close`."""
+        if self._bytes is None:
+            raise ValueError(f"the model file {self.path.name} was closed")
+        return self._bytes
+
+    def prefetch(self) -> None:
+        """Ask the system to start reading the file into memory, where it can be asked."""
+        if self._bytes is not None and hasattr(mmap, "MADV_WILLNEED"):
+            self.buffer.madvise(mmap.MADV_WILLNEED)
+
+    def close(self) -> None:
+        """Give the mapping back; with arrays over it still in use, when the last of them goes."""
+        self._bytes = None
+        try:
+            self.buffer.close()
+        except BufferError:
+            pass  # each array holds the map, which unmaps itself once nobody does
+
+
+def _map(path: Path) -> mmap.mmap:
+    """Map the regular, non-empty file at ``path``."""
+    try:
+        _check_is_file(path)  # before open(), which would wait for the writer of a named pipe
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise problem(path, "the file is empty, expected a GGUF model", "download it again")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise problem(path, "there is no such file", _where_to_look(path)) from None
+    except PermissionError:
+        raise problem(path, "no permission to read this file", "make it readable for this user") from None
+    except (OSError, ValueError, OverflowError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise problem(path, f"the file cannot be read ({reason})", "check the path and the disk") from None
+
+
+def _check_is_file(path: Path) -> None:
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise problem(path, "this is a folder, expected a .gguf file", "name the file inside it")
+    if not stat.S_ISREG(mode):
+        raise problem(
+            path, "this is not a regular file, which alone can be mapped", "save the model to disk first"
+        )
+
+
+def _where_to_look(path: Path) -> str:
+    if path.parts[:1] and path.parts[0].startswith("~"):
+        return "'~' is not expanded here, write the path out"
+    return "check the path"

@@ -1,0 +1,143 @@
+"""Arrays of strings, found in one pass and decoded one by one when asked for."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from struct import Struct
+from struct import error as StructError
+from typing import Any, overload
+
+import numpy as np
+
+from llmgen.gguf.cursor import Cursor
+
+_U64 = Struct("<Q")
+_PREFIX = _U64.size
+_RUN = 4096
+
+
+class StringArray(Sequence[str]):
+    """The strings of one metadata array; a vocabulary's 262,144 cost nothing until read.
+
+    Text that is not UTF-8 is shown with replacement characters; ``raw`` has the bytes.
+    The array holds its own copy of the bytes and outlives the file.
+    """
+
+    __slots__ = ("_blob", "_starts")
+
+    def __init__(self, blob: bytes, starts: array[int]) -> None:
+        """``starts`` has the offset in ``blob`` of each length prefix, and the end of the blob."""
+        self._blob = blob
+        self._starts = starts
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def raw(self, index: int) -> bytes:
+        """The bytes of string ``index``."""
+        n = len(self)
+        if not -n <= index < n:
+            raise IndexError(f"string {index} of {n}")
+        index %= n
+        return self._blob[self._starts[index] + _PREFIX : self._starts[index + 1]]
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return self.raw(index).decode("utf-8", "replace")
+
+    def iter_raw(self) -> Iterator[bytes]:
+        """The bytes of all strings in order."""
+        blob = self._blob
+        return (blob[start + _PREFIX : end] for start, end in pairwise(self._starts))
+
+    def __iter__(self) -> Iterator[str]:
+        blob = self._blob
+        return (
+            blob[start + _PREFIX : end].decode("utf-8", "replace") for start, end in pairwise(self._starts)
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to a list, tuple or string array with the same strings."""
+        if not isinstance(other, (StringArray, list, tuple)):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(text[:40]) for text in self[:3])
+        return f"<{len(self)} strings: {shown}{', ...' if len(self) > 3 else ''}>"
+
+
+def read_strings(cursor: Cursor, count: int, what: str) -> StringArray:
+    """Read the array of ``count`` strings at the cursor."""
+    if count > cursor.strings_left:
+        raise cursor.problem(f"{what} has {count:,} strings, expected at most {cursor.strings_left:,}")
+    cursor.strings_left -= count
+    begin = cursor.position
+    starts = array("q")
+    while len(starts) < count:
+        run = min(_RUN, count - len(starts))
+        position = _short_run(cursor, starts, run)
+        if position is None:
+            position = _any_run(cursor, starts, run, what)
+        cursor.position = position
+    blob = cursor.buffer[begin : cursor.position]
+    offsets = array("q")
+    offsets.frombytes((np.frombuffer(starts, np.int64) - begin).tobytes() if count else b"")
+    offsets.append(len(blob))
+    return StringArray(blob, offsets)
+
+
+def _short_run(cursor: Cursor, starts: array[int], count: int) -> int | None:
+    """Find ``count`` strings of under 256 bytes; the position after them, None if one is longer.
+
+    Twice as fast as reading whole lengths: trust the lowest byte of each, then check
+    that the other seven are zero for all of them at once.
+    """
+    buffer = cursor.buffer
+    position = cursor.position
+    found: list[int] = []
+    add = found.append
+    try:
+        for _ in range(count):
+            add(position)
+            position += buffer[position] + _PREFIX
+    except IndexError:
+        return None
+    if position > cursor.size:
+        return None
+    # Every byte of the file as the start of a 64-bit number: an unaligned gather.
+    numbers: np.ndarray[Any, np.dtype[np.uint64]] = np.ndarray(
+        (cursor.size - _PREFIX + 1,), dtype="<u8", buffer=buffer, strides=(1,)
+    )
+    where = np.array(found, dtype=np.int64)
+    if (numbers[where] > 255).any():
+        return None
+    starts.frombytes(where.tobytes())
+    return position
+
+
+def _any_run(cursor: Cursor, starts: array[int], count: int, what: str) -> int:
+    """Find ``count`` strings of any length; the position after them."""
+    unpack = _U64.unpack_from
+    buffer = cursor.buffer
+    position = cursor.position
+    size = cursor.size
+    for _ in range(count):
+        starts.append(position)
+        try:
+            position += unpack(buffer, position)[0] + _PREFIX
+        except StructError:
+            position = size + 1
+        if position > size:
+            i = len(starts) - 1
+            raise cursor.problem(f"string {i:,} of {what} reaches past the end of the file, at byte {size:,}")
+    return position
