@@ -77,7 +77,8 @@ def _bytes_so_far(work: Path) -> int:
 
 _UNREACHABLE = re.compile(
     r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError"
-    r"|Connection (?:refused|reset)|Max retries exceeded|Temporary failure in name resolution|Network is unreachable|SSLError",
+    r"|Connection (?:refused|reset)|Max retries exceeded|Temporary failure in name resolution"
+    r"|Network is unreachable|SSLError",
     re.IGNORECASE,
 )
 

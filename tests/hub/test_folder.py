@@ -1,0 +1,93 @@
+"""What MODEL means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmgen import hub
+from llmgen.errors import ModelFileError
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder and no settings."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LLMGEN_MODELS", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home" / "data"))
+    return tmp_path
+
+
+def put(path: Path, size: int = 3) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+    return path
+
+
+def test_which_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = hub.models_folder()
+    assert user.is_absolute()
+    assert user.name == "models"
+    (here / "models").mkdir()
+    assert hub.models_folder() == Path("models")
+    monkeypatch.setenv("LLMGEN_MODELS", "~/elsewhere")
+    assert hub.models_folder() == here / "home" / "elsewhere"
+
+
+def test_a_name_and_a_path(here: Path) -> None:
+    path = put(here / "models" / "small.gguf")
+    for name in ("small", "small.gguf", "models/small.gguf", str(path)):
+        found = hub.find(name)
+        assert isinstance(found, Path)
+        assert found.samefile(path)
+
+
+def test_a_file_here_comes_before_a_name(here: Path) -> None:
+    put(here / "models" / "small.gguf")
+    put(here / "small")
+    assert hub.find("small") == Path("small")
+
+
+def test_a_known_name_is_a_file_when_it_is_here(here: Path) -> None:
+    assert hub.find("smollm2") is hub.KNOWN_MODELS["smollm2"]
+    (here / "smollm2").mkdir()
+    assert hub.find("smollm2") is hub.KNOWN_MODELS["smollm2"]
+    put(here / "models" / "smollm2.gguf")
+    assert hub.find("smollm2") == Path("models/smollm2.gguf")
+
+
+def test_a_split_model_is_one(here: Path) -> None:
+    for number in (1, 2, 3):
+        put(here / "models" / f"big-0000{number}-of-00003.gguf", size=number)
+    [model] = hub.local_models()
+    assert (model.name, model.size, model.n_parts) == ("big", 6, 3)
+    assert hub.find("big") == Path("models/big-00001-of-00003.gguf")
+    assert hub.find("big-00001-of-00003") == Path("models/big-00001-of-00003.gguf")
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("smolm2", "did you mean smollm2"),
+        ("Gemma3", "did you mean gemma3-270m"),
+        ("zzz", "did you mean gemma3-270m or mine or smollm2"),
+        ("nowhere/x.gguf", "no file nowhere/x.gguf"),
+        ("x.gguf", "no file x.gguf"),
+        ("", "empty"),
+        (".", "is a folder"),
+        ("models", "is a folder"),
+        ("/dev/null", "not a regular file"),
+        ("a\0b", "not a path"),
+        ("x" * 5000, "cannot look up"),
+    ],
+)
+def test_a_model_that_is_nowhere(here: Path, model: str, says: str) -> None:
+    put(here / "models" / "mine.gguf")
+    with pytest.raises(ModelFileError, match=says):
+        hub.find(model)
+
+
+def test_no_models_folder_yet() -> None:
+    assert hub.local_models() == []
