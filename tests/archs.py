@@ -1,0 +1,101 @@
+"""Tiny random models of the architectures in the shared fixtures, built once per test run."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import json
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from shared import shared
+
+# The ten dense architectures that the engine runs.
+DENSE = (
+    "llama-dense",
+    "mistral3-dense",
+    "qwen2-dense",
+    "qwen3-dense",
+    "gemma-dense",
+    "gemma2-dense",
+    "gemma3-dense",
+    "phi3-dense",
+    "stablelm-dense",
+    "olmo2-dense",
+)
+
+
+@cache
+def _builder() -> Any:
+    """The shared script that turns a spec into a file, as a module."""
+    spec = importlib.util.spec_from_file_location("build_arch", shared("archs/build_arch.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="llmgen-archs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def read_spec(name: str) -> dict[str, Any]:
+    """A fresh copy of the spec of ``name``: arch, metadata [(key, type, value)], tensors [(name, shape)]."""
+    return json.loads(shared(f"archs/specs/{name}.json").read_text(encoding="utf-8"))
+
+
+@cache
+def build_arch(name: str, type: str = "f32") -> Path:
+    """The GGUF file of the shared spec ``name`` with its matrices in ``type`` (f32, f16, q8_0 ...)."""
+    return _build(read_spec(name), f"{name}-{type}", type)
+
+
+def build_variant(
+    name: str,
+    label: str,
+    *,
+    set_keys: dict[str, tuple[Any, Any]] | None = None,
+    drop_keys: tuple[str, ...] = (),
+    drop_tensors: tuple[str, ...] = (),
+    reshape: dict[str, list[int]] | None = None,
+    type: str = "f32",
+) -> Path:
+    """The same model with other metadata or tensors; ``label`` names the file.
+
+    Keys are relative to the architecture ("rope.scaling.type"); set_keys maps them to
+    (type, value). drop_tensors takes names, in every block or outside ("ffn_norm.weight").
+    reshape maps tensor names to new or changed shapes in GGUF order.
+    """
+    path = _folder() / f"{name}-{label}-{type}.gguf"
+    if path.exists():
+        return path
+    spec = read_spec(name)
+    endings = tuple(f".{name}" for name in drop_tensors)
+    prefix, changed = spec["arch"], {**(set_keys or {}), **dict.fromkeys(drop_keys)}
+    dropped = {f"{prefix}.{key}" for key in changed}
+    spec["metadata"] = [entry for entry in spec["metadata"] if entry[0] not in dropped]
+    spec["metadata"] += [[f"{prefix}.{key}", *kind_value] for key, kind_value in (set_keys or {}).items()]
+    shapes = {n: shape for n, shape in spec["tensors"] if not f".{n}".endswith(endings)}
+    spec["tensors"] = list({**shapes, **(reshape or {})}.items())
+    return _build(spec, f"{name}-{label}-{type}", type)
+
+
+def _build(spec: dict[str, Any], stem: str, type: str) -> Path:
+    path = _folder() / f"{stem}.gguf"
+    _builder().build(spec, path, 1, type)
+    return path
+
+
+@cache
+def reference(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """llama.cpp's results for the f32 file of ``name``: tokens int32 [n], logits float32 [n, vocab]."""
+    with np.load(shared(f"archs/refs/{name}.npz")) as stored:
+        return stored["tokens"], stored["logits"]

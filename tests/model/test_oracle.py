@@ -1,0 +1,139 @@
+"""The oracle itself, against llama.cpp's logits and against formulas worked by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from archs import DENSE, build_arch, build_variant, reference
+from naive import Oracle, kernels, logits, nmse
+from naive.kernels import Rope
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_reference_logits(name: str) -> None:
+    tokens, expected = reference(name)
+    # llama.cpp looks gelu up in a float16 table: the gemma family carries its rounding.
+    limit = 1e-8 if name.startswith("gemma") else 1e-11
+    assert nmse(logits(build_arch(name), tokens), expected) < limit
+
+
+def test_past_tokens_are_context_only() -> None:
+    tokens, _ = reference("gemma2-dense")
+    oracle = Oracle(build_arch("gemma2-dense"))
+    np.testing.assert_allclose(oracle.logits(tokens, n_past=40), oracle.logits(tokens)[40:], rtol=1e-5)
+
+
+def test_float32_and_float16_weights_stay_near() -> None:
+    tokens, expected = reference("llama-dense")
+    assert nmse(logits(build_arch("llama-dense"), tokens, dtype=np.float32), expected) < 1e-11
+    assert nmse(logits(build_arch("llama-dense", "f16"), tokens), expected) < 1e-5
+    assert nmse(logits(build_arch("llama-dense", "q8_0"), tokens, quantize_activations=True), expected) < 1e-2
+
+
+def test_stacked_qkv_is_the_same_model() -> None:
+    # The stacked matrix has random values of its own; here only its split into rows is under test.
+    path = build_variant("phi3-dense", "stacked", reshape={
+        f"blk.{layer}.attn_qkv.{kind}": shape
+        for layer in range(2) for kind, shape in (("weight", [256, 768]), ("bias", [768]))
+    })  # fmt: skip
+    stacked = Oracle(path)
+    split = Oracle(path)
+    for layer in range(2):
+        for kind in ("weight", "bias"):
+            rows = split.tensors.pop(f"blk.{layer}.attn_qkv.{kind}")
+            for which, part in zip("qkv", np.split(rows, 3), strict=True):
+                split.tensors[f"blk.{layer}.attn_{which}.{kind}"] = part
+    tokens = np.arange(20)
+    np.testing.assert_allclose(stacked.logits(tokens), split.logits(tokens), rtol=1e-6)
+
+
+def test_missing_patterns_take_the_family_default() -> None:
+    def windows(name: str, layers: int) -> list[int]:
+        changed = {"block_count": ("UINT32", layers)}
+        shapes = {f"blk.{i}.attn_norm.weight": [256] for i in range(2, layers)}
+        path = build_variant(name, f"{layers}-layers", set_keys=changed, reshape=shapes,
+                             drop_keys=("attention.sliding_window_pattern",))  # fmt: skip
+        return Oracle(path).settings.windows
+
+    assert windows("gemma2-dense", 4) == [32, 0, 32, 0]
+    assert windows("gemma3-dense", 7) == [32, 32, 32, 32, 32, 0, 32]
+    assert windows("olmo2-dense", 5) == [32, 32, 32, 0, 32]
+
+
+def test_long_factors_follow_the_opened_context() -> None:
+    path = build_arch("phi3-dense")
+    short, long = Oracle(path, n_ctx=256), Oracle(path, n_ctx=257)
+    np.testing.assert_array_equal(short.settings.ropes[0].factors, short.tensors["rope_factors_short.weight"])
+    np.testing.assert_array_equal(long.settings.ropes[0].factors, long.tensors["rope_factors_long.weight"])
+
+
+# --- kernel twins ---
+
+
+def test_rope_pairs() -> None:
+    x = np.arange(1.0, 7.0).reshape(1, 1, 6)
+    c, s = math.cos(3.0), math.sin(3.0)  # pair 0 turns by the position itself
+    paired = kernels.rotate(x, Rope(4), np.array([3]))[0, 0]
+    halves = kernels.rotate(x, Rope(4, neox=True), np.array([3]))[0, 0]
+    np.testing.assert_allclose(paired[:2], [1 * c - 2 * s, 1 * s + 2 * c])
+    np.testing.assert_allclose(halves[[0, 2]], [1 * c - 3 * s, 1 * s + 3 * c])
+    np.testing.assert_array_equal(paired[4:], [5, 6])  # beyond n_rot
+    np.testing.assert_array_equal(halves[4:], [5, 6])
+
+
+def test_yarn_keeps_fast_pairs_and_interpolates_slow_ones() -> None:
+    rope = Rope(64, freq_scale=0.25, yarn=True, n_ctx_orig=4096)
+    cos, _ = kernels.rope_tables(rope, np.array([5]))
+    plain, _ = kernels.rope_tables(replace(rope, yarn=False, freq_scale=1.0), np.array([5]))
+    scaled, _ = kernels.rope_tables(replace(rope, yarn=False), np.array([5]))
+    assert cos[0, 0] == plain[0, 0]
+    assert cos[0, -1] == scaled[0, -1]
+
+
+@pytest.mark.parametrize("n_past", [0, 7])
+def test_attention_is_masked_softmax(n_past: int) -> None:
+    random = np.random.default_rng(1)
+    n, window = 9, 4
+    q = random.normal(size=(n, 4, 8))
+    k, v = random.normal(size=(2, n_past + n, 2, 8))
+    out = kernels.attention(q, k, v, 0.3, n_past=n_past, window=window, cap=2.0)
+    position, key = np.arange(n_past, n_past + n)[:, None], np.arange(n_past + n)[None]
+    hidden = (key > position) | (position - key >= window)
+    for head in range(4):
+        scores = 2.0 * np.tanh(q[:, head] @ k[:, head // 2].T * 0.3 / 2.0)
+        weights = kernels.softmax(np.where(hidden, -np.inf, scores))
+        np.testing.assert_allclose(out[:, head], weights @ v[:, head // 2])
+
+
+def test_norms() -> None:
+    x = np.array([[3.0, 4.0, 0.0, -1.0]])
+    weight, bias = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.0, 0.0, 1.0, 0.0])
+    np.testing.assert_allclose(kernels.rms_norm(x, weight, 0.5), x / math.sqrt(26 / 4 + 0.5) * weight)
+    expected = (x - 1.5) / math.sqrt(17 / 4 + 0.5) * weight + bias
+    np.testing.assert_allclose(kernels.layer_norm(x, weight, bias, 0.5), expected)
+
+
+def test_quantized_activations() -> None:
+    x = np.zeros(96, np.float32)
+    x[:4] = [127, 0.5, 1.5, -2.5]  # scale 1: halves go to the even integer
+    x[64:] = np.linspace(-1, 1, 32)
+    integers, scale = kernels.quantize_blocks(x)
+    assert integers[0, :4].tolist() == [127, 0, 2, -2]
+    assert scale[1] == 0
+    assert not integers[1].any()
+    assert integers[2, 0] == -127
+    assert integers[2, -1] == 127
+    assert np.abs(kernels.round_activations(x) - x).max() <= 0.5 + 1e-6
+
+
+def test_integer_dots_agree_with_the_dequantized_product() -> None:
+    random = np.random.default_rng(2)
+    ints = random.integers(-127, 128, (5, 3, 32)).astype(np.int8)
+    scales = random.uniform(0.001, 0.01, (5, 3)).astype(np.float32)
+    x = random.normal(size=96).astype(np.float32)
+    weight = (ints * scales[..., None]).reshape(5, 96)
+    blocked = kernels.matvec_int8_q8_0(ints, scales, x)
+    np.testing.assert_allclose(blocked, kernels.matmul_int8(weight, x), rtol=1e-5, atol=1e-5)
