@@ -125,7 +125,7 @@ def _read_nested(cursor: Cursor, count: int, what: str, depth: int) -> Entry:
     """An array of arrays, each of which names its own type."""
     if count > cursor.arrays_left:
         raise cursor.problem(
-            f"{what} has {count:,} arrays within, expected at most {MAX_ARRAYS:,} in the file"
+            f"{what} brings the file to over {MAX_ARRAYS:,} arrays within arrays, expected fewer"
         )
     cursor.arrays_left -= count
     inner = [_read_array(cursor, what, depth + 1) for _ in range(count)]

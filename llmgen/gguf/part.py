@@ -9,7 +9,7 @@ from typing import Any
 from llmgen.gguf.cursor import Cursor
 from llmgen.gguf.mapping import MappedFile
 from llmgen.gguf.metadata import Entry, read_metadata
-from llmgen.gguf.problems import CONVERT_AGAIN, CUT_SHORT, show_name
+from llmgen.gguf.problems import CONVERT_AGAIN, CUT_SHORT, problem, show_name
 from llmgen.gguf.signatures import HEAD_BYTES, looks_like
 from llmgen.gguf.tensors import TensorInfo, read_tensors
 
@@ -18,7 +18,7 @@ VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 24  # above the largest page size anybody would align to
 MAX_KEYS = 1 << 16
-MAX_TENSORS = 1 << 17
+MAX_TENSORS = 1 << 16
 
 _LEAST_KEY_BYTES = 8 + 4 + 1  # an empty key with a one-byte value
 _LEAST_TENSOR_BYTES = 8 + 4 + 8 + 4 + 8  # no name, one dimension
@@ -34,9 +34,14 @@ class Part:
     tensors: list[TensorInfo]
 
     def integer(self, key: str) -> int | None:
-        """The whole number stored under ``key``, None where there is none."""
-        value = self.entries[key].value if key in self.entries else None
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        """The whole number stored under ``key``, None where there is no such key."""
+        entry = self.entries.get(key)
+        if entry is None:
+            return None
+        if not isinstance(entry.value, int) or isinstance(entry.value, bool):
+            found = f"{show_name(key)} is of type {entry.type_name}, expected a whole number"
+            raise problem(self.file.path, found, CONVERT_AGAIN)
+        return entry.value
 
 
 def read_part(path: Path) -> Part:

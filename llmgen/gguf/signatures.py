@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
+
+from llmgen.gguf.problems import show_name
 
 HEAD_BYTES = 512
 """How many bytes from the start of the file :func:`looks_like` wants to see."""
@@ -64,8 +65,7 @@ def _looks_like_text(head: bytes) -> str | None:
     if text[:1] in (b"{", b"[") and _is_text(head):
         return "JSON text"
     if _is_text(head):
-        start = head[:40].decode("utf-8", "replace")
-        return f"text starting with {json.dumps(start)}"
+        return f"text starting with {show_name(head[:40])}"
     return None
 
 

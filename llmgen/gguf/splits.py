@@ -12,11 +12,12 @@ import re
 from pathlib import Path
 
 from llmgen.gguf.part import Part
-from llmgen.gguf.problems import escape, problem, show_name
+from llmgen.gguf.problems import DOWNLOAD_AGAIN, escape, problem, show_name
 
 _NAME = re.compile(
     r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<end>\.gguf)", re.DOTALL | re.IGNORECASE
 )
+_MOST_PARTS = 99_999
 _DOWNLOAD_ALL = "download all parts of the model together"
 
 
@@ -33,10 +34,13 @@ def check_is_first(part: Part) -> None:
 
 def other_paths(part: Part) -> list[Path]:
     """The files beside the first part that belong to the same model, all of them there."""
-    count = part.integer("split.count")
-    if count is None or count == 1 or count == 0:
-        return []
+    count = part.integer("split.count") or 1
     path = part.file.path
+    if not 1 <= count <= _MOST_PARTS:
+        found = f"'split.count' is {count:,}, expected 1 to {_MOST_PARTS:,}"
+        raise problem(path, found, DOWNLOAD_AGAIN)
+    if count == 1:
+        return []
     match = _NAME.fullmatch(path.name)
     if match is None or int(match["number"]) != 1 or int(match["count"]) != count:
         found = (

@@ -6,16 +6,18 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from struct import Struct
-from struct import error as StructError
-from typing import Any, overload
+from typing import TypeAlias, overload
 
 import numpy as np
+import numpy.typing as npt
 
-from llmgen.gguf.cursor import Cursor
+from llmgen.gguf.cursor import MAX_STRINGS, Cursor
+from llmgen.gguf.problems import CUT_SHORT
 
 _U64 = Struct("<Q")
 _PREFIX = _U64.size
 _RUN = 4096
+_Offsets: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class StringArray(Sequence[str]):
@@ -79,65 +81,58 @@ class StringArray(Sequence[str]):
 def read_strings(cursor: Cursor, count: int, what: str) -> StringArray:
     """Read the array of ``count`` strings at the cursor."""
     if count > cursor.strings_left:
-        raise cursor.problem(f"{what} has {count:,} strings, expected at most {cursor.strings_left:,}")
+        raise cursor.problem(f"{what} brings the file to over {MAX_STRINGS:,} strings, expected fewer")
     cursor.strings_left -= count
-    begin = cursor.position
+    begin = position = cursor.position
     starts = array("q")
     while len(starts) < count:
         run = min(_RUN, count - len(starts))
-        position = _short_run(cursor, starts, run)
-        if position is None:
-            position = _any_run(cursor, starts, run, what)
-        cursor.position = position
-    blob = cursor.buffer[begin : cursor.position]
-    offsets = array("q")
-    offsets.frombytes((np.frombuffer(starts, np.int64) - begin).tobytes() if count else b"")
-    offsets.append(len(blob))
-    return StringArray(blob, offsets)
+        where = _short_run(cursor, position, run)
+        if where is None:
+            where = _any_run(cursor, position, run)
+        if where is None:
+            raise cursor.problem(
+                f"{what} reaches past the end of the file, at byte {cursor.size:,}", CUT_SHORT
+            )
+        position = int(where[-1])
+        starts.frombytes((where[:-1] - begin).tobytes())
+    starts.append(position - begin)
+    return StringArray(cursor.bytes(position - begin, what), starts)
 
 
-def _short_run(cursor: Cursor, starts: array[int], count: int) -> int | None:
-    """Find ``count`` strings of under 256 bytes; the position after them, None if one is longer.
+def _short_run(cursor: Cursor, position: int, count: int) -> _Offsets | None:
+    """Where ``count`` strings start, and the end of the last; None if one has 256 bytes or more.
 
     Twice as fast as reading whole lengths: trust the lowest byte of each, then check
     that the other seven are zero for all of them at once.
     """
     buffer = cursor.buffer
-    position = cursor.position
-    found: list[int] = []
+    found = [position]
     add = found.append
     try:
         for _ in range(count):
-            add(position)
             position += buffer[position] + _PREFIX
+            add(position)
     except IndexError:
         return None
     if position > cursor.size:
         return None
     # Every byte of the file as the start of a 64-bit number: an unaligned gather.
-    numbers: np.ndarray[Any, np.dtype[np.uint64]] = np.ndarray(
-        (cursor.size - _PREFIX + 1,), dtype="<u8", buffer=buffer, strides=(1,)
-    )
+    shape = (cursor.size - _PREFIX + 1,)
+    numbers: npt.NDArray[np.uint64] = np.ndarray(shape, "<u8", buffer, strides=(1,))
     where = np.array(found, dtype=np.int64)
-    if (numbers[where] > 255).any():
-        return None
-    starts.frombytes(where.tobytes())
-    return position
+    return None if (numbers[where[:-1]] > 255).any() else where
 
 
-def _any_run(cursor: Cursor, starts: array[int], count: int, what: str) -> int:
-    """Find ``count`` strings of any length; the position after them."""
+def _any_run(cursor: Cursor, position: int, count: int) -> _Offsets | None:
+    """Where ``count`` strings start, and the end of the last; None if that is past the file's end."""
     unpack = _U64.unpack_from
     buffer = cursor.buffer
-    position = cursor.position
     size = cursor.size
+    found = [position]
     for _ in range(count):
-        starts.append(position)
-        try:
-            position += unpack(buffer, position)[0] + _PREFIX
-        except StructError:
-            position = size + 1
-        if position > size:
-            i = len(starts) - 1
-            raise cursor.problem(f"string {i:,} of {what} reaches past the end of the file, at byte {size:,}")
-    return position
+        if position + _PREFIX > size:
+            return None
+        position += unpack(buffer, position)[0] + _PREFIX
+        found.append(position)
+    return np.array(found, dtype=np.int64) if position <= size else None
