@@ -22,17 +22,23 @@ from llmgen.gguf.problems import problem
 class MappedFile:
     """A whole regular file, mapped for reading.
 
-    ``buffer`` is the map, ``bytes`` a read-only uint8 array [size] over it and
-    ``address`` the address of its first byte.
+    ``address`` is the address of its first byte, ``size`` the number of bytes.
     """
 
     def __init__(self, path: Path) -> None:
         """Map the file at ``path``; ModelFileError where that is impossible."""
         self.path = path
-        self.buffer = _map(path)
-        self.size = len(self.buffer)
-        self._bytes: npt.NDArray[np.uint8] | None = np.frombuffer(self.buffer, np.uint8)
+        self._map: mmap.mmap | None = _map(path)
+        self._bytes: npt.NDArray[np.uint8] | None = np.frombuffer(self._map, np.uint8)
+        self.size = len(self._map)
         self.address: int = self._bytes.ctypes.data
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The map itself.  ValueError after :meth:`close`."""
+        if self._map is None:
+            raise ValueError(f"the model file {self.path.name} was closed")
+        return self._map
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:
@@ -43,14 +49,15 @@ class MappedFile:
 
     def prefetch(self) -> None:
         """Ask the system to start reading the file into memory, where it can be asked."""
-        if self._bytes is not None and hasattr(mmap, "MADV_WILLNEED"):
-            self.buffer.madvise(mmap.MADV_WILLNEED)
+        if self._map is not None and hasattr(mmap, "MADV_WILLNEED"):
+            self._map.madvise(mmap.MADV_WILLNEED)
 
     def close(self) -> None:
         """Give the mapping back; with arrays over it still in use, when the last of them goes."""
-        self._bytes = None
+        mapped, self._map, self._bytes = self._map, None, None
         try:
-            self.buffer.close()
+            if mapped is not None:
+                mapped.close()
         except BufferError:
             pass  # each array holds the map, which unmaps itself once nobody does
 
