@@ -7,6 +7,7 @@ used, and the list of commands with a line on each stands here.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator, MutableMapping
 from typing import Annotated, Any
@@ -90,6 +91,9 @@ def llmgen(
 
 def run() -> None:
     """Parse the command line and run the command; errors are for the caller to report."""
-    code = app(prog_name="llmgen", standalone_mode=False)
-    if isinstance(code, int) and code:
-        sys.exit(code)
+    program = typer.main.get_command(app)
+    if "_LLMGEN_COMPLETE" in os.environ:
+        program.main(prog_name="llmgen")
+    # Not main() otherwise: it has its own ideas about errors, Ctrl-C and closed pipes.
+    with program.make_context("llmgen", sys.argv[1:]) as context:
+        program.invoke(context)

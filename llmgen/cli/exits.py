@@ -36,8 +36,10 @@ def _report(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         _silence_stdout()
         return DONE
-    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # Typer's word for the same
+    if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
+    if type(error).__name__ == "Exit" and hasattr(error, "exit_code"):  # Typer's way to end, by its shape
+        return int(error.exit_code)
     message, code = _describe(error)
     _say(f"error: {visible(message)}")
     if os.environ.get("LLMGEN_DEBUG"):
@@ -56,8 +58,8 @@ def _describe(error: BaseException) -> tuple[str, int]:
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
         return _describe_usage(error)
     if isinstance(error, OSError):
-        where = f" ({error.filename})" if error.filename else ""
-        return f"{error.strerror or error}{where}", FAILED
+        reason = error.strerror or str(error)
+        return f"{error.filename or 'cannot write the output'}: {reason}", FAILED
     kind = type(error).__name__
     return f"unexpected {kind}: {error} (this is a bug; LLMGEN_DEBUG=1 shows where)", FAILED
 

@@ -22,6 +22,19 @@ def versions() -> str:
     return "\n".join(lines)
 
 
+def cpu_name() -> str:
+    """Return the processor's name as the system tells it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                if key.strip() in ("model name", "Model"):
+                    return value.strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "unknown CPU"
+
+
 def kernel_level() -> str:
     """Return the kernel level that would be used, or why there is none."""
     try:

@@ -24,13 +24,13 @@ def command(
             {"name": m.name, "summary": m.summary, "size": m.size, "download": m.download_bytes}
             for m in absent
         ]
-        print_json({"folder": str(folder), "models": here, "available": known})
+        print_json({"folder": str(folder.absolute()), "models": here, "available": known})
         return
     rows = [_row(entry) for entry in here]
     rows += [
         (model.name, size(model.size), "-", "-", f"not here; llmgen pull {model.name}") for model in absent
     ]
-    note(f"models folder: {visible(folder)}")
+    note(f"models folder: {visible(folder.absolute())}")
     table(("name", "size", "architecture", "quantization", "description"), rows, right=(1,))
 
 

@@ -1,0 +1,159 @@
+"""Options that several commands share: how the model is opened, how tokens are chosen.
+
+A command that has them is written with one parameter for the group:
+
+    @model_options
+    @sampling_options
+    def command(model: ModelArgument, *, engine: EngineOptions, sampling: SamplingParams) -> None: ...
+
+and the decorators replace that parameter by the group's flags.  The sampling flags
+come from the one list there is, the fields of :class:`SamplingParams`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from llmgen.errors import UsageError
+from llmgen.generation.params import Option, SamplingParams, option_table
+
+_SHORT = {"max_tokens": "-n"}
+_METAVAR = {
+    "stop": "TEXT",
+    "timeout": "SECONDS",
+    "logit_bias": "TOKEN=BIAS",
+    "banned_tokens": "TOKEN",
+    "stop_token_ids": "ID",
+    "dry_sequence_breakers": "TEXT",
+    "samplers": "NAMES",
+}
+_REPEATABLE = {"stop", "logit_bias", "banned_tokens", "stop_token_ids", "dry_sequence_breakers"}
+_SHOWN_DEFAULT = {"seed": "random, reported"}
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How a model is opened; None leaves the choice to the engine."""
+
+    n_ctx: int | None = None
+    n_threads: int | None = None
+    kv_type: str | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The options that the user set, as arguments of ``LLM``."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def model_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter ``engine`` by -c, -t and --kv-type."""
+    return _expand(
+        command,
+        "engine",
+        [
+            _parameter(
+                "n_ctx", int, "context length in tokens", "the model's, capped to memory", "-c", "--ctx"
+            ),
+            _parameter("n_threads", int, "threads", "usable physical cores", "-t", "--threads"),
+            _parameter("kv_type", str, "type of the KV cache: f32 or f16", "f16", "--kv-type"),
+        ],
+        lambda values: EngineOptions(**values),
+    )
+
+
+def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter ``sampling`` by one flag for each field of SamplingParams."""
+    return _expand(command, "sampling", [_sampling_parameter(o) for o in option_table()], _sampling_params)
+
+
+def _sampling_parameter(option: Option) -> inspect.Parameter:
+    flags = [flag for flag in (_SHORT.get(option.name), option.flag) if flag]
+    if isinstance(option.default, bool):
+        return _parameter(option.name, bool, option.help, False, *flags)
+    kind: Any = str
+    if option.low is not None:
+        whole = option.name in ("seed", "logprobs") or isinstance(option.default, int)
+        kind = int if whole else float
+    if option.name in _REPEATABLE:
+        kind = list[int] if option.name == "stop_token_ids" else list[str]
+    help = option.help + (" (repeatable)" if option.name in _REPEATABLE else "")
+    return _parameter(
+        option.name, kind, help, _shown_default(option), *flags, metavar=_METAVAR.get(option.name)
+    )
+
+
+def _shown_default(option: Option) -> str | bool:
+    """The default as the help shows it; False where there is none."""
+    if option.name in _SHOWN_DEFAULT:
+        return _SHOWN_DEFAULT[option.name]
+    if option.default in (None, ()):
+        return False
+    if isinstance(option.default, tuple):
+        return ";".join(option.default) if option.name == "samplers" else " ".join(map(repr, option.default))
+    return str(option.default) if not isinstance(option.default, float) else f"{option.default:g}"
+
+
+def _sampling_params(values: dict[str, Any]) -> SamplingParams:
+    """Make the parameters from the flags that were given."""
+    given = {name: value for name, value in values.items() if value not in (None, [])}
+    if "logit_bias" in given:
+        given["logit_bias"] = [_bias(text) for text in given["logit_bias"]]
+    if "banned_tokens" in given:
+        given["banned_tokens"] = [int(t) if t.isdigit() else t for t in given["banned_tokens"]]
+    return SamplingParams(**given)
+
+
+def _bias(text: str) -> tuple[int | str, float]:
+    """Read ``TOKEN=BIAS``, where TOKEN is an id or a text (which may hold an equals sign)."""
+    token, equals, bias = text.rpartition("=")
+    try:
+        value = float(bias)
+    except ValueError:
+        equals = ""
+    if not equals or not token:
+        raise UsageError(f"--logit-bias must be TOKEN=BIAS, such as 42=-1.5, not {text!r}")
+    return (int(token) if token.isdigit() else token), value
+
+
+def _parameter(
+    name: str, kind: Any, help: str, shown: str | bool, *flags: str, metavar: str | None = None
+) -> inspect.Parameter:
+    """A keyword parameter as Typer reads it; None (or False) means that it was not given."""
+    flag = kind is bool
+    annotation = Annotated[
+        kind if flag else kind | None,
+        typer.Option(*flags, help=f"{help[:1].upper()}{help[1:]}.", show_default=shown, metavar=metavar),
+    ]
+    default = False if flag else None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _expand(
+    command: Callable[..., None],
+    group: str,
+    options: Sequence[inspect.Parameter],
+    build: Callable[[dict[str, Any]], Any],
+) -> Callable[..., None]:
+    """Put the options in place of the parameter ``group``, which gets what ``build`` makes of them."""
+    hints = typing.get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
+        for parameter in inspect.signature(command).parameters.values()
+        if parameter.name != group
+    ]
+
+    @functools.wraps(command)
+    def expanded(*args: Any, **values: Any) -> None:
+        grouped = {option.name: values.pop(option.name) for option in options}
+        command(*args, **values, **{group: build(grouped)})
+
+    del expanded.__wrapped__  # type: ignore[attr-defined]  # Typer must see this signature, not that one
+    expanded.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *options)}
+    return expanded

@@ -1,0 +1,155 @@
+"""The program around the commands: help, versions, wrong usage, streams and exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmgen.cli.app import COMMANDS
+from program import PROGRAM, environment, llmgen, refused
+
+
+def modules_after(*arguments: str) -> set[str]:
+    """The modules that a run of the program imports."""
+    code = (
+        "import sys\n"
+        "from llmgen.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment()
+    )
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], [], ["run", "--help"], ["bench", "--help"], ["list", "--help"]]
+)
+def test_help_loads_no_engine(arguments: list[str]) -> None:
+    if arguments and arguments[0] in ("run", "bench") and arguments[0] not in COMMANDS:
+        pytest.skip("not there yet")
+    loaded = modules_after(*arguments)
+    assert "llmgen.cli.app" in loaded
+    assert not loaded & {"numpy", "numba", "llvmlite", "rich", "jinja2", "tokenizers", "prompt_toolkit"}
+
+
+def test_importing_the_package_loads_no_engine() -> None:
+    code = "import sys, llmgen; dir(llmgen); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"numpy", "numba", "typer", "rich"}
+
+
+def test_help_names_every_command() -> None:
+    done = llmgen("--help")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for name, line in COMMANDS.items():
+        assert name in done.stdout
+        assert line.split()[0] in done.stdout
+    assert llmgen().stdout == done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str) -> None:
+    done = llmgen(name, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"Usage: llmgen {name} ")
+    assert "MODEL" in done.stdout or name in ("list", "pull", "warmup")
+
+
+def test_version_names_what_computes() -> None:
+    done = llmgen("--version")
+    assert done.returncode == 0
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("llmgen ")
+    assert [line.split()[0] for line in rest] == ["numba", "numpy", "python", "kernel"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["lst"], "no such command 'lst'. Did you mean 'list'?"),
+        (["--nope"], "no such option: --nope"),
+        (["list", "--nope"], "no such option: --nope"),
+        (["pull"], "missing argument 'NAME...' (see `llmgen pull --help`)"),
+        (["list", "extra"], "unexpected extra argument"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], says: str) -> None:
+    assert says in refused(llmgen(*arguments), code=2)
+
+
+def test_an_unexpected_exception_is_one_sentence_and_a_traceback_on_request(tmp_path: Path) -> None:
+    code = "from llmgen.cli.exits import reporting\nwith reporting(): {}['missing']\n"
+
+    def run(**changes: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment(**changes)
+        )
+
+    assert "unexpected KeyError: 'missing'" in refused(run())
+    assert "LLMGEN_DEBUG=1" in run().stderr
+    assert "Traceback" in run(LLMGEN_DEBUG="1").stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX shells")
+class TestStreams:
+    """What the shell does to stdout."""
+
+    def shell(self, command: str) -> subprocess.CompletedProcess[str]:
+        program = " ".join(PROGRAM)
+        return subprocess.run(
+            ["bash", "-c", command.replace("LLMGEN", program)],
+            capture_output=True,
+            text=True,
+            env=environment(),
+        )
+
+    def test_a_closed_pipe_is_quiet(self) -> None:
+        done = self.shell("{ LLMGEN list --json; echo $? >&3; } 3>&2 | true")
+        assert done.stderr in ("0\n", "")
+
+    def test_stdout_that_is_closed(self) -> None:
+        done = self.shell("LLMGEN --help >&-")
+        assert "Traceback" not in done.stderr
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+    def test_a_full_disk_behind_stdout(self) -> None:
+        done = self.shell("LLMGEN --help > /dev/full")
+        assert done.returncode == 1
+        assert done.stderr == "error: cannot write the output: No space left on device\n"
+
+    def test_a_terminal_that_speaks_ascii(self, tmp_path: Path) -> None:
+        (tmp_path / "modèle.gguf").write_bytes(b"GGUF")
+        done = llmgen("list", LLMGEN_MODELS=str(tmp_path), PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+        assert done.returncode == 0
+        assert "mod?le" in done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="bash")
+def test_completion_scripts() -> None:
+    done = llmgen("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert done.returncode == 0
+    assert "_LLMGEN_COMPLETE" in done.stdout
+
+
+def complete(line: str, **changes: str) -> set[str]:
+    """What bash would offer after ``line``."""
+    done = llmgen(
+        _LLMGEN_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(line.split(" ")) - 1), **changes
+    )
+    assert done.returncode == 0, done
+    return set(done.stdout.split())
+
+
+def test_completion_offers_commands_names_and_options(tmp_path: Path) -> None:
+    (tmp_path / "mine.gguf").write_bytes(b"")
+    assert complete("llmgen ") >= {"list", "pull", "inspect"}
+    assert complete("llmgen pull sm") == {"smollm2"}
+    assert complete("llmgen inspect m", LLMGEN_MODELS=str(tmp_path)) == {"mine"}
+    assert complete("llmgen list --js") == {"--json"}
