@@ -14,6 +14,7 @@ from llmgen.gguf.problems import CUT_SHORT, DOWNLOAD_AGAIN, problem
 MAX_HEAD_BYTES = 1 << 28
 MAX_STRINGS = 1 << 22  # in all arrays together; the largest vocabularies have some 700,000 with merges
 MAX_ARRAYS = 1 << 16
+MAX_STRING_BYTES = 1 << 26  # some files carry a whole tokenizer.json
 MAX_KEY_BYTES = 65_535  # the limit of the format's own specification
 
 _U32 = Struct("<I")

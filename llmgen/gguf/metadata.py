@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmgen.gguf.cursor import MAX_ARRAYS, MAX_KEY_BYTES, Cursor
+from llmgen.gguf.cursor import MAX_ARRAYS, MAX_KEY_BYTES, MAX_STRING_BYTES, Cursor
 from llmgen.gguf.problems import CONVERT_AGAIN, show_name
 from llmgen.gguf.strings import read_strings
 
@@ -91,12 +91,12 @@ def _read_value(cursor: Cursor, kind: ValueType, what: str, depth: int) -> Entry
     if kind is ValueType.ARRAY:
         return _read_array(cursor, what, depth)
     if kind is ValueType.STRING:
-        raw = cursor.bytes(cursor.u64(f"the length of {what}"), what)
-        return Entry(raw.decode("utf-8", "replace"), kind.name)
+        n_bytes = cursor.count(f"bytes in {what}", 1, MAX_STRING_BYTES)
+        return Entry(cursor.bytes(n_bytes, what).decode("utf-8", "replace"), kind.name)
     value = cursor.number(_STRUCTS[kind], what)
     if kind is ValueType.BOOL:
         if value > 1:
-            raise cursor.problem(f"{what} is a truth value of {value}, expected 0 or 1")
+            raise cursor.problem(f"{what} has a truth value of {value}, expected 0 or 1")
         value = bool(value)
     return Entry(value, kind.name)
 

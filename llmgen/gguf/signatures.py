@@ -55,7 +55,7 @@ def looks_like(head: bytes) -> str:
 def _looks_like_text(head: bytes) -> str | None:
     """What kind of text ``head`` is, or None when it is not text."""
     if head.startswith(b"version https://git-lfs"):
-        return "a Git LFS pointer, which only stands for the model"
+        return "a Git LFS pointer in place of the model ('git lfs pull' fetches it)"
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     lower = text[:200].lower()
     if lower.startswith((b"<!doctype html", b"<html", b"<head")):

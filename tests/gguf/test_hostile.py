@@ -11,9 +11,9 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import gguf_files as gf
 import pytest
 
+import gguf_files as gf
 from llmgen.errors import ModelFileError
 from llmgen.gguf import GGUFFile
 from llmgen.gguf import metadata as metadata_module
@@ -45,10 +45,8 @@ def refused(path: Path | str) -> str:
 
 
 def nested(depth: int) -> bytes:
-    content = gf.array(gf.U8, [1])
-    for _ in range(depth):
-        content = gf.array(gf.ARRAY, [content])
-    return gf.pair("deep", gf.ARRAY, content)
+    """A key whose value is one array in another, ``depth`` times."""
+    return gf.pair("deep", gf.ARRAY, gf.array(gf.ARRAY, [b""]) * depth + gf.array(gf.U8, [1]))
 
 
 def key(*pairs: bytes) -> gf.Spec:
@@ -87,7 +85,7 @@ MUTATIONS: dict[str, tuple[gf.Spec, str]] = {
     "key twice": (key(gf.pair("a.flag", gf.BOOL, 1)), "the key 'a.flag' is there twice"),
     "key with an escape code": (
         key(gf.pair("\x1b[31mred\n", gf.BOOL, 7)),
-        r"'\x1b[31mred\n' is a truth value of 7, expected 0 or 1",
+        r"'\x1b[31mred\n' has a truth value of 7, expected 0 or 1",
     ),
     # values
     "unknown value type": (
@@ -96,9 +94,9 @@ MUTATIONS: dict[str, tuple[gf.Spec, str]] = {
     ),
     "string of 2^60 bytes": (
         key(gf.string("k") + gf.u32(gf.STRING) + gf.u64(HUGE)),
-        "the value of 'k' takes 1,152,921,504,606,846,976 bytes at byte",
+        "claims 1,152,921,504,606,846,976 bytes in the value of 'k', but only",
     ),
-    "bool of 2": (key(gf.pair("k", gf.BOOL, 2)), "'k' is a truth value of 2, expected 0 or 1"),
+    "bool of 2": (key(gf.pair("k", gf.BOOL, 2)), "'k' has a truth value of 2, expected 0 or 1"),
     "bool of 255 in an array": (
         key(gf.pair("k", gf.ARRAY, gf.array(gf.BOOL, [0, 1, 255]))),
         "'k' has a truth value of 255, expected 0 or 1",
@@ -327,6 +325,7 @@ def test_many_short_things_are_refused_before_they_are_read(
 ) -> None:
     monkeypatch.setattr("llmgen.gguf.cursor.MAX_STRINGS", 1000)
     monkeypatch.setattr("llmgen.gguf.cursor.MAX_ARRAYS", 100)
+    monkeypatch.setattr("llmgen.gguf.metadata.MAX_STRING_BYTES", 500)
     monkeypatch.setattr("llmgen.gguf.part.MAX_KEYS", 50)
     monkeypatch.setattr("llmgen.gguf.part.MAX_TENSORS", 50)
     path = tmp_path / "model.gguf"
@@ -334,6 +333,7 @@ def test_many_short_things_are_refused_before_they_are_read(
     arrays = gf.pair("k", gf.ARRAY, gf.array(gf.ARRAY, [gf.array(gf.U8, [])] * 99))
     cases = [
         (key(strings), "strings, expected fewer"),
+        (key(gf.pair("k", gf.STRING, "x" * 501)), "has 501 bytes in the value of 'k', expected at most 500"),
         (key(arrays), "arrays within arrays, expected fewer"),
         (
             gf.Spec(pairs=[gf.pair(f"k{i}", gf.U8, 1) for i in range(51)]),

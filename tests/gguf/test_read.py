@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gguf
-import gguf_files as gf
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFValueType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gguf
+import gguf_files as gf
+from gguf import GGMLQuantizationType, GGUFValueType
 from llmgen.gguf import GGMLType, GGUFFile, StringArray
 from models import gemma3, smollm2
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gguf
-import gguf_files as gf
 import numpy as np
 import pytest
 
+import gguf
+import gguf_files as gf
 from llmgen.errors import ModelFileError
 from llmgen.gguf import GGUFFile
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from shared import shared
 
 from llmgen.gguf import GGMLType
 from llmgen.gguf.types import REMOVED_TYPES
+from shared import shared
 
 
 @pytest.mark.parametrize("oracle", list(GGMLQuantizationType), ids=lambda t: t.name)
