@@ -66,11 +66,13 @@ class Cursor:
 
     def u32(self, what: str) -> int:
         """The next unsigned 32-bit number."""
-        return _U32.unpack_from(self.buffer, self.skip(4, what))[0]  # type: ignore[no-any-return]
+        value: int = _U32.unpack_from(self.buffer, self.skip(4, what))[0]
+        return value
 
     def u64(self, what: str) -> int:
         """The next unsigned 64-bit number."""
-        return _U64.unpack_from(self.buffer, self.skip(8, what))[0]  # type: ignore[no-any-return]
+        value: int = _U64.unpack_from(self.buffer, self.skip(8, what))[0]
+        return value
 
     def count(self, what: str, item_bytes: int, limit: int = 1 << 62) -> int:
         """The next 64-bit number, as a count of items that take at least ``item_bytes`` bytes each.
