@@ -1,0 +1,147 @@
+"""Which tokens begin, end and control a text.
+
+Files name some special tokens by id and leave others to be known by their spelling.  The
+spellings and the corrections are those of llama.cpp (src/llama-vocab.cpp), so that a
+generation ends here where it ends there.
+"""
+
+from __future__ import annotations
+
+from llmgen.tokenizer.partition import Special
+from llmgen.tokenizer.vocab import TokenType, Vocabulary
+
+END_SPELLINGS = (
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    "[e~[",
+)
+"""Spellings that end a generation wherever they occur."""
+
+# Fill-in-the-middle tokens: the keys (an older one last), whether a model that writes one
+# is done, and the spellings.
+_INFILL = (
+    (
+        ("fim_pre", "prefix"),
+        False,
+        "<|fim_prefix|> <fim-prefix> <fim_prefix> <\uff5cfim\u2581begin\uff5c> <PRE> \u2581<PRE> "
+        "<|code_prefix|> <|prefix|>",
+    ),
+    (
+        ("fim_suf", "suffix"),
+        False,
+        "<|fim_suffix|> <fim-suffix> <fim_suffix> <\uff5cfim\u2581hole\uff5c> <SUF> \u2581<SUF> "
+        "<|code_suffix|> <|suffix|>",
+    ),
+    (
+        ("fim_mid", "middle"),
+        False,
+        "<|fim_middle|> <fim-middle> <fim_middle> <\uff5cfim\u2581end\uff5c> <MID> \u2581<MID> "
+        "<|code_middle|> <|middle|>",
+    ),
+    (("fim_pad",), True, "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]"),
+    (("fim_rep",), True, "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>"),
+    (("fim_sep",), True, "<|file_sep|>"),
+)
+
+# gpt-oss: parts of a message's head, which a program must see.
+_ALWAYS_SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
+
+
+def find_end_tokens(vocab: Vocabulary, eos_id: int | None) -> frozenset[int]:
+    """Every token that ends a generation; corrects ``vocab.types`` on the way."""
+    ends = {id for id in map(vocab.find, END_SPELLINGS) if id is not None}
+    vocab.types[list(ends)] = TokenType.CONTROL
+    for keys, is_end, spellings in _INFILL:
+        id = _infill_id(vocab, keys, spellings)
+        if is_end and id is not None:
+            ends.add(id)
+    _show(vocab, *_ALWAYS_SHOWN)
+    ends.update(id for id in (eos_id, vocab.special_id("eot"), vocab.special_id("eom")) if id is not None)
+    return frozenset(_without_exceptions(vocab, ends))
+
+
+def _infill_id(vocab: Vocabulary, keys: tuple[str, ...], spellings: str) -> int | None:
+    """The id by key, else by the first spelling that is there, which is then a control token."""
+    # The older key wins, as in llama.cpp.
+    for key in reversed(keys):
+        id = vocab.special_id(key)
+        if id is not None:
+            return id
+    for spelling in spellings.split():
+        id = vocab.find(spelling)
+        if id is not None:
+            vocab.types[id] = TokenType.CONTROL
+            return id
+    return None
+
+
+def _show(vocab: Vocabulary, *spellings: str) -> None:
+    for id in map(vocab.find, spellings):
+        if id is not None:
+            vocab.types[id] = TokenType.USER_DEFINED
+
+
+def _without_exceptions(vocab: Vocabulary, ends: set[int]) -> set[int]:
+    """Where a family has tokens that end a turn, one of the spellings means something else."""
+    spelled = {vocab.raw[id].decode("utf-8", "replace"): id for id in ends}
+    calls = spelled.keys() & {"<|call|>", "<|calls|>"}
+    if calls and "<|end|>" in spelled and spelled.keys() & {"<|return|>", "<|flush|>"}:
+        # gpt-oss, Solar: <|end|> ends a message, not the turn.
+        ends.discard(spelled["<|end|>"])
+        _show(vocab, "<|end|>")
+    if "</s>" in spelled and spelled.keys() & {"<|tool_response>", "<|plamo:eos|>"}:
+        # Gemma 4, PLaMo: </s> is text, as in HTML.
+        ends.discard(spelled["</s>"])
+        vocab.types[spelled["</s>"]] = TokenType.NORMAL
+    return ends
+
+
+def special_spellings(vocab: Vocabulary) -> list[Special]:
+    """The tokens that are recognised in a text by their spelling."""
+    strips = _strips(vocab)
+    return [
+        Special(vocab.raw[id].decode(), id, vocab.types[id] != TokenType.USER_DEFINED, id in strips)
+        for id in vocab.of_type(TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+        if vocab.ids.get(vocab.raw[id]) == id and _is_text(vocab.raw[id])
+    ]
+
+
+def _strips(vocab: Vocabulary) -> frozenset[int]:
+    """Tokens that swallow the white space after them.
+
+    Files do not say; Phi-3 is the one generative family known to need it.
+    """
+    name = vocab.metadata.get("general.name")
+    if not isinstance(name, str) or not any(part in name.lower() for part in ("phi-3", "phi3")):
+        return frozenset()
+    ids = set(vocab.of_type(TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN))
+    if (end := vocab.find("</s>")) is not None:
+        ids.add(end)
+    return frozenset(ids.difference(map(vocab.find, ("<unk>", "<s>", "<|endoftext|>"))))
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,127 @@
+"""SentencePiece BPE: merges of neighbouring characters, the best-scored token first.
+
+The ``sentencepiece`` library does the merging.  It is given the vocabulary as the model
+file it expects, written here by hand (sentencepiece_model.proto in its repository): every
+token as a normal piece, since llama.cpp, whose ids we reproduce, lets merges end in any
+token, with the 256 bytes as what is left for characters that are no token.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llmgen.errors import TokenizerError
+from llmgen.tokenizer.vocab import Vocabulary
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+
+SPACE = "\u2581"
+"""What spells a space in these vocabularies."""
+
+BYTE_SPELLINGS = [b"<0x%02X>" % byte for byte in range(256)]
+
+# Field numbers and types of sentencepiece_model.proto, as protobuf tags.
+_MODEL_PIECES, _MODEL_TRAINER, _MODEL_NORMALIZER = b"\x0a", b"\x12", b"\x1a"
+_PIECE_TEXT, _PIECE_SCORE, _PIECE_TYPE = b"\x0a", b"\x15", b"\x18"
+_TYPE_UNKNOWN, _TYPE_BYTE = b"\x02", b"\x06"
+_TRAINER_BPE = b"\x18\x02"
+_TRAINER_BYTE_FALLBACK = b"\x98\x02\x01"
+_TRAINER_NO_BYTE_FALLBACK = b"\x98\x02\x00"
+# No dummy prefix, no removal of spaces, no escaping: the text arrives ready.
+_NORMALIZER_AS_IS = b"\x18\x00\x20\x00\x28\x00"
+
+
+class ScoredMergeModel:
+    """Encodes plain text; special tokens are found before it comes here."""
+
+    def __init__(self, vocab: Vocabulary, unknown_id: int | None) -> None:
+        """``unknown_id`` is what a character becomes that neither a token nor bytes can spell."""
+        self._vocab = vocab
+        self._unknown_id = unknown_id
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text, with or without a space in front as it stands."""
+        ids: list[int] = self._processor.EncodeAsIds(text.replace(" ", SPACE))
+        if self._has_bytes or len(self._vocab) not in ids:
+            return ids
+        unknown = [] if self._unknown_id is None else [self._unknown_id]
+        return [real for id in ids for real in (unknown if id == len(self._vocab) else [id])]
+
+    @cached_property
+    def _has_bytes(self) -> bool:
+        return all(spelling in self._vocab.ids for spelling in BYTE_SPELLINGS)
+
+    @cached_property
+    def _processor(self) -> SentencePieceProcessor:
+        """The library's model, made when a text is first encoded."""
+        from sentencepiece import SentencePieceProcessor
+
+        processor = SentencePieceProcessor()
+        try:
+            processor.LoadFromSerializedProto(model_proto(self._vocab, self._has_bytes))
+        except Exception as error:
+            raise TokenizerError(
+                f"the vocabulary cannot be loaded ({error}); "
+                "convert the model again, or get it from elsewhere"
+            ) from error
+        return processor
+
+
+def model_proto(vocab: Vocabulary, has_bytes: bool) -> bytes:
+    """The vocabulary as a serialized ModelProto, with an unknown piece behind the last token."""
+    n = len(vocab)
+    scores = vocab.scores if vocab.scores is not None else np.zeros(n, np.float32)
+    packed = scores.astype("<f4").tobytes()
+    tails = [_PIECE_SCORE + packed[at : at + 4] for at in range(0, 4 * n, 4)]
+    if has_bytes:
+        for id in map(vocab.ids.__getitem__, BYTE_SPELLINGS):
+            tails[id] += _PIECE_TYPE + _TYPE_BYTE
+    texts = _unique(vocab)
+    lengths = [(len(text), len(tail)) for text, tail in zip(texts, tails, strict=True)]
+    heads = {pair: _head(*pair) for pair in set(lengths)}
+    pieces = chain.from_iterable(zip(map(heads.__getitem__, lengths), texts, tails, strict=True))
+    unknown = _piece(b"\xff<unknown>", 0.0, _PIECE_TYPE + _TYPE_UNKNOWN)
+    trainer = _TRAINER_BPE + (_TRAINER_BYTE_FALLBACK if has_bytes else _TRAINER_NO_BYTE_FALLBACK)
+    return b"".join(
+        [
+            *pieces,
+            unknown,
+            _MODEL_TRAINER + _varint(len(trainer)) + trainer,
+            _MODEL_NORMALIZER + _varint(len(_NORMALIZER_AS_IS)) + _NORMALIZER_AS_IS,
+        ]
+    )
+
+
+def _unique(vocab: Vocabulary) -> list[bytes]:
+    """The spellings; a token that another one hides gets one that no text can have."""
+    if not vocab.has_duplicates:
+        return vocab.raw
+    ids = vocab.ids
+    return [text if ids.get(text) == id else b"\xff%d" % id for id, text in enumerate(vocab.raw)]
+
+
+def _piece(text: bytes, score: float, tail: bytes) -> bytes:
+    tail = _PIECE_SCORE + struct.pack("<f", score) + tail
+    return _head(len(text), len(tail)) + text + tail
+
+
+def _head(n_text: int, n_tail: int) -> bytes:
+    """What stands in front of a piece's text."""
+    text_head = _PIECE_TEXT + _varint(n_text)
+    return _MODEL_PIECES + _varint(len(text_head) + n_text + n_tail) + text_head
+
+
+def _varint(number: int) -> bytes:
+    """A number in protobuf's base 128."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,0 +1,65 @@
+"""From token ids to text, one at a time."""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llmgen.tokenizer.tokenizer import Tokenizer
+
+_new_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class StreamDecoder:
+    """Joins the bytes of tokens and gives out whole characters.
+
+    Characters that are cut by a token border are held back until they are complete;
+    what can never become UTF-8 is U+FFFD, once for each broken character.  The texts that
+    ``push`` and ``finish`` return, joined, are what :meth:`Tokenizer.decode` makes of the
+    same ids.  Made by :meth:`Tokenizer.stream_decoder`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool, continuation: bool) -> None:
+        """See :meth:`Tokenizer.stream_decoder`."""
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._whole = not continuation
+        self._decoder = _new_decoder("replace")
+        self._first = True
+        self._strip_space = self._whole and tokenizer.adds_space_prefix
+        self._held_end: int | None = None
+
+    def push(self, id: int) -> str:
+        """The text that token ``id`` completes, often empty for half characters.
+
+        Raises TokenizerError for an id outside the vocabulary.
+        """
+        tokenizer = self._tokenizer
+        text = ""
+        if self._held_end is not None:
+            # It was not the last token after all.
+            text = self._emit(self._held_end)
+            self._held_end = None
+        first, self._first = self._first, False
+        if self._whole and first and tokenizer.add_bos and id == tokenizer.bos_id:
+            return text
+        if self._whole and tokenizer.add_eos and id == tokenizer.eos_id:
+            self._held_end = id
+            return text
+        return text + self._emit(id)
+
+    def finish(self) -> str:
+        """What is still held back; the decoder is then as new."""
+        text = self._decoder.decode(b"", final=True)
+        self.__init__(self._tokenizer, self._skip_special, not self._whole)  # type: ignore[misc]
+        return text
+
+    def _emit(self, id: int) -> str:
+        raw = self._tokenizer.token_bytes(id)
+        if self._skip_special and self._tokenizer.is_control(id):
+            return ""
+        if self._strip_space and raw:
+            raw = raw.removeprefix(b" ")
+            self._strip_space = False
+        return self._decoder.decode(raw)

@@ -1,0 +1,303 @@
+"""Text to token ids and back, for every kind of vocabulary that generative GGUF files carry."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from llmgen.errors import TokenizerError
+from llmgen.gguf import GGUFFile
+from llmgen.tokenizer.bpe import BytePairModel
+from llmgen.tokenizer.partition import Partition, Span
+from llmgen.tokenizer.pieces import piece_bytes
+from llmgen.tokenizer.pretokens import DEFAULT, PRE_TOKENIZERS, PreTokenizer
+from llmgen.tokenizer.rwkv import LongestMatchModel
+from llmgen.tokenizer.special import find_end_tokens, special_spellings
+from llmgen.tokenizer.spm import ScoredMergeModel
+from llmgen.tokenizer.stream import StreamDecoder
+from llmgen.tokenizer.unicode import replace_surrogates
+from llmgen.tokenizer.vocab import PREFIX, TokenType, Vocabulary, read_merges, read_text, read_vocabulary
+
+NO_VOCABULARY = ("no_vocab", "none")
+
+
+class Model(Protocol):
+    """What turns plain text into ids, once the special tokens are out of it."""
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What holds for a ``tokenizer.ggml.model`` where the file does not say otherwise."""
+
+    add_bos: bool = False
+    add_eos: bool = False
+    bos_id: int | None = None
+    eos_id: int | None = None
+    unk_id: int | None = None
+    space_prefix: bool = False
+    surrounds: bool = True
+    """Whether BOS and EOS are ever added."""
+
+
+_KINDS = {
+    "gpt2": _Kind(),
+    "gemma4": _Kind(),
+    "llama": _Kind(add_bos=True, bos_id=1, eos_id=2, unk_id=0, space_prefix=True),
+    "rwkv": _Kind(surrounds=False),
+}
+_NOT_GENERATIVE = {"bert": "an encoder that makes embeddings"}
+
+
+class Tokenizer:
+    """Turns text into token ids and ids into text.  Make one with :meth:`from_gguf`.
+
+    ``warnings`` has sentences that a user should see: the file asked for something that
+    is unknown here or cannot be.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        """From the metadata of a model file.  Raises TokenizerError."""
+        kind = read_text(metadata, "model")
+        if kind is None:
+            raise TokenizerError(
+                f"the file has no {PREFIX}model, expected the kind of its tokenizer; "
+                "it holds no vocabulary, use it with token ids only or get a complete file"
+            )
+        self.kind: str = kind
+        self.pre: str | None = read_text(metadata, "pre")
+        self.warnings: list[str] = []
+        self._vocab: Vocabulary | None = None
+        self.bos_id: int | None = None
+        self.eos_id: int | None = None
+        self.unk_id: int | None = None
+        self.add_bos = self.add_eos = self.adds_space_prefix = False
+        self.eog_ids: frozenset[int] = frozenset()
+        self.n_vocab = _stated_size(metadata)
+        if kind in NO_VOCABULARY:
+            return
+        if kind in _NOT_GENERATIVE:
+            raise TokenizerError(
+                f"the tokenizer {kind!r} belongs to {_NOT_GENERATIVE[kind]}; llmgen generates text, "
+                "so use a model made for that"
+            )
+        if kind not in _KINDS:
+            raise TokenizerError(
+                f"the tokenizer {kind!r} is not known, expected one of {', '.join(sorted(_KINDS))}; "
+                "use another model, or a newer llmgen"
+            )
+        self._load(metadata, _KINDS[kind])
+
+    @classmethod
+    def from_gguf(cls, file: str | os.PathLike[str] | GGUFFile) -> Tokenizer:
+        """The tokenizer of a model file, or of one that holds a vocabulary only.
+
+        Reads no tensor.  An open file stays open.  Raises ModelFileError for a file that
+        is no GGUF, TokenizerError for a vocabulary that does not fit together.
+        """
+        if isinstance(file, GGUFFile):
+            return cls(file.metadata)
+        with GGUFFile.open(file) as opened:
+            return cls(opened.metadata)
+
+    def _load(self, metadata: Mapping[str, Any], kind: _Kind) -> None:
+        vocab = read_vocabulary(metadata, self.kind)
+        vocab.warnings = self.warnings
+        self._vocab = vocab
+        self.n_vocab = len(vocab)
+        pre = self._find_pre()
+        self._byte_level = self.kind == "gpt2" and pre.byte_level
+        self.bos_id = vocab.special_id("bos", kind.bos_id)
+        self.eos_id = vocab.special_id("eos", kind.eos_id)
+        self.unk_id = vocab.special_id("unknown", kind.unk_id)
+        self.add_bos = self._adds("bos", self.bos_id, kind.add_bos or pre.add_bos, kind)
+        self.add_eos = self._adds("eos", self.eos_id, kind.add_eos, kind)
+        self.adds_space_prefix = vocab.flag("add_space_prefix", kind.space_prefix) and kind.space_prefix
+        self.eog_ids = find_end_tokens(vocab, self.eos_id)
+        self._partition = Partition(special_spellings(vocab))
+        self._model = self._make_model(vocab, pre)
+        self._pieces: dict[int, bytes] = {}
+
+    def _find_pre(self) -> PreTokenizer:
+        """The row of the table; a name that is not there warns."""
+        if self.kind not in ("gpt2", "gemma4"):
+            return PreTokenizer(())
+        name = "gemma4" if self.kind == "gemma4" else self.pre
+        if name is None:
+            self.warnings.append(
+                f"the file names no {PREFIX}pre, so text is cut by the default rules: "
+                "answers may be worse than the model's best; get a newer conversion of the model"
+            )
+        elif name not in PRE_TOKENIZERS:
+            self.warnings.append(
+                f"{PREFIX}pre names {name!r}, which llmgen does not know, so text is cut by the default "
+                "rules: answers may be worse than the model's best; a newer llmgen may know it"
+            )
+        return PRE_TOKENIZERS.get(name or "default", DEFAULT)
+
+    def _adds(self, name: str, id: int | None, default: bool, kind: _Kind) -> bool:
+        """Whether a text gets a BOS or EOS."""
+        assert self._vocab is not None
+        asked = self._vocab.flag(f"add_{name}_token", default) and kind.surrounds
+        if name == "bos" and (self.kind == "gemma4" or self.pre == "gemma4" and self.kind == "gpt2"):
+            asked = True  # Files say false by mistake; the model needs it.
+        if asked and id is None:
+            self.warnings.append(
+                f"{PREFIX}add_{name}_token is true, but the file names no {name.upper()} token: none is added"
+            )
+        return asked and id is not None
+
+    def _make_model(self, vocab: Vocabulary, pre: PreTokenizer) -> Model:
+        makers: dict[str, Callable[[], Model]] = {
+            "gpt2": lambda: BytePairModel(vocab, self._merges(), pre),
+            "gemma4": lambda: BytePairModel(vocab, self._merges(), pre),
+            "llama": lambda: ScoredMergeModel(vocab, self.unk_id),
+            "rwkv": lambda: LongestMatchModel(vocab, self.unk_id),
+        }
+        return makers[self.kind]()
+
+    def _merges(self) -> list[bytes]:
+        assert self._vocab is not None
+        merges = read_merges(self._vocab.metadata)
+        if merges is None and self.pre != "kimi-k2":
+            raise TokenizerError(
+                f"the file has no {PREFIX}merges, expected those of its {self.kind!r} tokenizer; "
+                "convert the model again, or get it from elsewhere"
+            )
+        return merges or []
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there is a vocabulary; without one only token ids can be used."""
+        return self._vocab is not None
+
+    def _need(self) -> Vocabulary:
+        if self._vocab is None:
+            raise TokenizerError(
+                f"the model has no vocabulary ({PREFIX}model is {self.kind!r}), so it knows no text; "
+                "give it token ids"
+            )
+        return self._vocab
+
+    # Text to ids
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """The token ids of a text, the same as llama.cpp's ``llama_tokenize``.
+
+        ``add_special``: with the BOS and EOS that the file asks for.  ``parse_special``:
+        the spelling of a control token becomes that token.  A BOS that the text spells
+        out itself comes on top of the one that is added; see :meth:`encode_prompt`.
+        Lone surrogates count as U+FFFD.
+        """
+        self._need()
+        ids = self._encode(text, parse_special, ())
+        return self._surround(ids) if add_special else ids
+
+    def encode_prompt(self, text: str, parse_special: bool = False) -> list[int]:
+        """The ids to start a generation with: as :meth:`encode`, but never with two BOS tokens."""
+        return self.encode_parts([(text, not parse_special)], add_eos=self.add_eos)
+
+    def encode_parts(
+        self, parts: Sequence[tuple[str, bool]], add_special: bool = True, add_eos: bool = False
+    ) -> list[int]:
+        """The ids of a text given in parts, each with whether it is data.
+
+        Control tokens are recognised only where they do not touch data; apart from that
+        the parts are one text, and a token may reach over their borders.  BOS is added if
+        the file asks for it and the text does not begin with it.
+        """
+        self._need()
+        text, data = _join(parts)
+        ids = self._encode(text, True, data)
+        if add_special:
+            if self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+                ids.insert(0, self.bos_id)
+            if add_eos and self.eos_id is not None and ids[-1:] != [self.eos_id]:
+                ids.append(self.eos_id)
+        return ids
+
+    def _encode(self, text: str, control: bool, data: Sequence[Span]) -> list[int]:
+        text = replace_surrogates(text)
+        out: list[int] = []
+        # The space in front of a text is missing after a special token too.
+        needs_space = self.adds_space_prefix
+        for part in self._partition.cut(text, control, data):
+            if isinstance(part, int):
+                out.append(part)
+                needs_space = self.adds_space_prefix
+            else:
+                out += self._model.encode(" " + part if needs_space else part)
+                needs_space = False
+        return out
+
+    def _surround(self, ids: list[int]) -> list[int]:
+        if self.add_bos and self.bos_id is not None:
+            ids = [self.bos_id, *ids]
+        if self.add_eos and self.eos_id is not None:
+            ids = [*ids, self.eos_id]
+        return ids
+
+    # Ids to text
+
+    def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
+        """The text of a sequence of ids: what :meth:`encode` made them of, as far as it tells.
+
+        The BOS, EOS and space that ``encode`` adds around a text are taken off; other
+        control tokens print as their spelling unless ``skip_special``.  Bytes that are no
+        UTF-8 become U+FFFD.
+        """
+        decoder = self.stream_decoder(skip_special)
+        return "".join([*map(decoder.push, ids), decoder.finish()])
+
+    def stream_decoder(self, skip_special: bool = False, continuation: bool = False) -> StreamDecoder:
+        """A decoder that takes ids one at a time; its texts add up to what :meth:`decode` gives.
+
+        ``continuation``: the ids go on from a prompt instead of starting a text, so a
+        space in front belongs to the text, and a BOS or EOS is a token as any other.
+        """
+        self._need()
+        return StreamDecoder(self, skip_special, continuation)
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes that a token prints as; they need not be whole characters."""
+        vocab = self._check(id)
+        piece = self._pieces.get(id)
+        if piece is None:
+            piece = self._pieces[id] = piece_bytes(vocab, id, self._byte_level)
+        return piece
+
+    def token_text(self, id: int) -> str:
+        """The spelling of a token in the vocabulary, as ``Ġthe`` or ``▁the``."""
+        return self._check(id).raw[id].decode("utf-8", "replace")
+
+    def is_control(self, id: int) -> bool:
+        """Whether the token is no text: it steers the model (or stands for unknown text)."""
+        return self._check(id).types[id] in (TokenType.CONTROL, TokenType.UNKNOWN)
+
+    def _check(self, id: int) -> Vocabulary:
+        vocab = self._need()
+        if not 0 <= id < len(vocab):
+            raise TokenizerError(f"token id {id} is not in the vocabulary, expected 0 to {len(vocab) - 1}")
+        return vocab
+
+
+def _join(parts: Sequence[tuple[str, bool]]) -> tuple[str, list[Span]]:
+    """One text, and where in it the data is."""
+    clean = [(replace_surrogates(text), is_data) for text, is_data in parts]
+    spans: list[Span] = []
+    position = 0
+    for text, is_data in clean:
+        if is_data:
+            spans.append((position, position + len(text)))
+        position += len(text)
+    return "".join(text for text, _ in clean), spans
+
+
+def _stated_size(metadata: Mapping[str, Any]) -> int:
+    """The size that a file without tokens gives its vocabulary, 0 if it does not."""
+    value = metadata.get(f"{metadata.get('general.architecture')}.vocab_size", 0)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
