@@ -1,0 +1,430 @@
+"""The Python API: one class that joins a model file, its tokenizer and its sessions."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from os import PathLike
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmgen.errors import LLMGenError, TemplateError, TokenizerError
+from llmgen.generation.aio import stream_async
+from llmgen.generation.batch import Answer, Batch, Request
+from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
+from llmgen.generation.params import SamplingParams
+from llmgen.generation.prompt import check_prompt
+from llmgen.generation.rng import random_seed
+from llmgen.generation.session import Session
+from llmgen.generation.stopping import Cancel
+from llmgen.generation.stream import Callback, GenerationStream
+from llmgen.gguf import GGUFFile
+from llmgen.model import Model
+from llmgen.tokenizer import ChatTemplate, Tokenizer, chat_template_from_gguf, encode_chat
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[int]
+
+
+class _Resources:
+    """What has to be closed, in an order that is safe; shared by an LLM and its finalizer."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.file = file
+        self.model: Model | None = None
+        self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self.closed = False
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for session in list(self.sessions):
+            session.close()
+        if self.model is not None:
+            self.model.close()
+        self.file.close()
+
+
+class LLM:
+    """A loaded model.
+
+    Answers depend on the prompt, the options and the seed only, not on earlier
+    calls; a prompt that begins like the one before it is nevertheless computed
+    only where it is new.  Several objects can live in one process, and one
+    object can be used from several threads.  :meth:`close`, leaving a ``with``
+    block, or dropping the object gives memory and threads back.
+
+    Ctrl-C during a generation does not raise ``KeyboardInterrupt``: the result
+    comes back with ``finish_reason`` ``interrupted`` and the text so far.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        n_ctx: int | None = None,
+        n_threads: int | None = None,
+        kv_type: str = "f16",
+        chat_template: str | ChatTemplate | None = None,
+        progress: Any = None,
+    ) -> None:
+        """Load a GGUF file (of a split model, the first part).
+
+        ``n_ctx`` is the context length in tokens (default: the model's, capped
+        to memory), ``n_threads`` the number of threads (default: usable physical
+        cores), ``kv_type`` the type of the key-value cache.  ``chat_template``
+        replaces the one in the file.  Raises :class:`LLMGenError`.
+        """
+        file = GGUFFile.open(path)
+        self._resources = _Resources(file)
+        self._finalizer = weakref.finalize(self, self._resources.close)
+        try:
+            self._model = Model.load(
+                file, n_ctx=n_ctx, n_threads=n_threads, kv_type=kv_type, progress=progress
+            )
+        except BaseException:
+            self._finalizer()
+            raise
+        self._resources.model = self._model
+        self._given_template = chat_template
+        self._lock = threading.RLock()
+        self._idle: Session | None = None
+        self._tokenizer: Tokenizer | None = None
+        self._tokenizer_error: TokenizerError | None = None
+        self._template: ChatTemplate | None = None
+
+    # -- what the file says
+
+    @property
+    def config(self) -> Any:
+        """The model's dimensions: architecture, n_layers, n_embd, vocab_size, context_length ..."""
+        return self._model.config
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The file's metadata as Python values; large arrays are read when they are used."""
+        self._check_open()
+        return self._resources.file.metadata
+
+    @property
+    def model(self) -> Model:
+        """The loaded model, for those who drive it themselves."""
+        self._check_open()
+        return self._model
+
+    @property
+    def n_ctx(self) -> int:
+        """The context length in tokens."""
+        return int(self._model.n_ctx)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer.  Raises :class:`TokenizerError` where the file has none that llmgen can use."""
+        tokenizer = self._try_tokenizer()
+        if tokenizer is None:
+            assert self._tokenizer_error is not None
+            raise self._tokenizer_error
+        return tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The chat template.  Raises :class:`TemplateError` where there is none."""
+        with self._lock:
+            if self._template is None:
+                self._template = self._find_template()
+        if self._template is None:
+            raise TemplateError(
+                "this model has no chat template, which a conversation needs: give one"
+                " (chat_template=...), or complete plain text with generate"
+            )
+        return self._template
+
+    # -- text and ids
+
+    def tokenize(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Text to token ids."""
+        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        """Token ids to text."""
+        return self.tokenizer.decode(list(ids))
+
+    def render_chat(self, messages: Iterable[Message], add_generation_prompt: bool = True, **kw: Any) -> str:
+        """The conversation as the chat template writes it."""
+        return self.chat_template.render(list(messages), add_generation_prompt=add_generation_prompt, **kw)
+
+    # -- computing
+
+    def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """The logits after each token of a fresh sequence: float32 [n_tokens, n_vocab]."""
+        self._check_open()
+        checked = check_prompt(ids, self._model)
+        seq = self._model.new_sequence()
+        try:
+            rows = self._model.prefill(seq, checked, logits="all")
+        finally:
+            seq.close()
+        assert rows is not None
+        return rows
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        parse_special: bool = False,
+        cancel: Cancel | None = None,
+        callback: Callback | None = None,
+    ) -> GenerationResult: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        parse_special: bool = False,
+        cancel: Cancel | None = None,
+        callback: Callback | None = None,
+    ) -> list[GenerationResult]: ...
+
+    def generate(
+        self,
+        prompt: Any,
+        params: Any = None,
+        *,
+        parse_special: bool = False,
+        cancel: Cancel | None = None,
+        callback: Callback | None = None,
+    ) -> Any:
+        """Complete a text, a list of token ids, or each of a list of prompts.
+
+        A list of prompts gives a list of results in the same order, computed up
+        to eight at a time; ``params`` may then be a list of the same length.
+        See :meth:`Session.stream` for ``cancel`` and ``callback``.
+        """
+        if not _is_many(prompt):
+            return self.stream(
+                prompt, params, parse_special=parse_special, cancel=cancel, callback=callback
+            ).run()
+        prompts = [self._ids(item, parse_special) for item in prompt]
+        if callback is not None:
+            raise TypeError("callback works with a single prompt: for several, use llmgen.generation.batch")
+        many = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else params
+        return self._generate_many(prompts, [p or SamplingParams() for p in many], cancel)
+
+    def samples(
+        self,
+        prompt: Prompt,
+        n: int,
+        params: SamplingParams | None = None,
+        *,
+        parse_special: bool = False,
+        cancel: Cancel | None = None,
+    ) -> list[GenerationResult]:
+        """``n`` answers to one prompt, with the seeds s, s + 1, ...; the prompt is computed once."""
+        params = params or SamplingParams()
+        first = random_seed() if params.seed is None else params.seed
+        each = [params.with_(seed=(first + i) % 2**64) for i in range(n)]
+        return self._generate_many([self._ids(prompt, parse_special)] * n, each, cancel)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        parse_special: bool = False,
+        cancel: Cancel | None = None,
+        callback: Callback | None = None,
+    ) -> GenerationStream:
+        """The same as events, as they happen."""
+        return self._stream_ids(self._ids(prompt, parse_special), params, cancel, callback)
+
+    def chat(
+        self,
+        messages: Iterable[Message],
+        params: SamplingParams | None = None,
+        *,
+        cancel: Cancel | None = None,
+        callback: Callback | None = None,
+        **kw: Any,
+    ) -> GenerationResult:
+        """Answer a conversation.  ``kw`` goes to the chat template."""
+        return self.stream_chat(messages, params, cancel=cancel, callback=callback, **kw).run()
+
+    def stream_chat(
+        self,
+        messages: Iterable[Message],
+        params: SamplingParams | None = None,
+        *,
+        cancel: Cancel | None = None,
+        callback: Callback | None = None,
+        **kw: Any,
+    ) -> GenerationStream:
+        """The same as events.  The text of messages is never parsed for special tokens."""
+        return self._stream_ids(self.encode_chat(messages, **kw), params, cancel, callback)
+
+    def encode_chat(self, messages: Iterable[Message], **kw: Any) -> list[int]:
+        """The token ids of a conversation, ready for an answer."""
+        self._check_open()
+        return encode_chat(self.tokenizer, self.chat_template, list(messages), **kw)
+
+    def astream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        parse_special: bool = False,
+    ) -> AsyncIterator[GenerationEvent]:
+        """:meth:`stream` for asyncio; the work is done in a thread of its own."""
+        return stream_async(
+            lambda cancel: self.stream(prompt, params, parse_special=parse_special, cancel=cancel)
+        )
+
+    def astream_chat(
+        self, messages: Iterable[Message], params: SamplingParams | None = None, **kw: Any
+    ) -> AsyncIterator[GenerationEvent]:
+        """:meth:`stream_chat` for asyncio."""
+        return stream_async(lambda cancel: self.stream_chat(messages, params, cancel=cancel, **kw))
+
+    async def agenerate(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, parse_special: bool = False
+    ) -> GenerationResult:
+        """:meth:`generate` of one prompt for asyncio; cancelling the task stops the work."""
+        result = None
+        async for event in self.astream(prompt, params, parse_special=parse_special):
+            result = event.result or result
+        assert result is not None
+        return result
+
+    def session(self) -> Session:
+        """A session with a cache of its own: for conversations that go on, rewinding and forking."""
+        self._check_open()
+        session = self._new_session("all")
+        session.owner = self
+        return session
+
+    # -- the end
+
+    def close(self) -> None:
+        """Stop what is running, and give memory and threads back."""
+        self._idle = None
+        self._finalizer()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        return self._resources.closed
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- inside
+
+    def _check_open(self) -> None:
+        if self._resources.closed:
+            raise LLMGenError("this LLM is closed, and an open one is needed: make a new one")
+
+    def _ids(self, prompt: Prompt, parse_special: bool) -> list[int]:
+        self._check_open()
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, add_special=True, parse_special=parse_special)
+        return check_prompt(prompt, self._model)
+
+    def _try_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, or None where the file has none: token ids work without."""
+        with self._lock:
+            if self._tokenizer is None and self._tokenizer_error is None:
+                self._check_open()
+                try:
+                    self._tokenizer = Tokenizer.from_gguf(self._resources.file)
+                except TokenizerError as error:
+                    self._tokenizer_error = error
+            return self._tokenizer
+
+    def _find_template(self) -> ChatTemplate | None:
+        self._check_open()
+        if isinstance(self._given_template, ChatTemplate):
+            return self._given_template
+        if self._given_template is None:
+            return chat_template_from_gguf(self._resources.file)
+        tokenizer = self.tokenizer
+        bos, eos = (
+            "" if token is None else tokenizer.token_text(token)
+            for token in (tokenizer.bos_id, tokenizer.eos_id)
+        )
+        return ChatTemplate(self._given_template, bos_token=bos, eos_token=eos)
+
+    def _new_session(self, reuse: Any) -> Session:
+        session = Session(self._model, self._try_tokenizer(), reuse=reuse)
+        self._resources.sessions.add(session)
+        return session
+
+    def _stream_ids(
+        self, ids: list[int], params: SamplingParams | None, cancel: Cancel | None, callback: Callback | None
+    ) -> GenerationStream:
+        self._check_open()
+        with self._lock:
+            session, self._idle = self._idle, None
+        session = session or self._new_session("prompt")
+        try:
+            stream = session.stream(ids, params, cancel=cancel, callback=callback)
+        except BaseException:
+            self._give_back(session)
+            raise
+        stream.on_end(lambda: self._give_back(session))
+        return stream
+
+    def _give_back(self, session: Session) -> None:
+        """Keep one idle session, for the next prompt that begins alike."""
+        with self._lock:
+            if self._idle is None and not self.closed:
+                self._idle = session
+                return
+        session.close()
+
+    def _generate_many(
+        self, prompts: list[list[int]], params: Sequence[SamplingParams], cancel: Cancel | None
+    ) -> list[GenerationResult]:
+        if len(params) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts need as many SamplingParams, not {len(params)}")
+        for ids in prompts:
+            check_prompt(ids, self._model)
+        batch = Batch(self._model, self._try_tokenizer(), cancel=cancel)
+        requests = [Request(ids, p, i) for i, (ids, p) in enumerate(zip(prompts, params, strict=True))]
+        answers: dict[int, Answer] = {}
+        for answer in batch.run(requests):
+            if answer.error:
+                raise answer.error
+            answers[answer.request.key] = answer
+        return [_result(request, answers.get(request.key)) for request in requests]
+
+
+def _is_many(prompt: Any) -> bool:
+    """Whether this is a list of prompts rather than a text or a list of token ids."""
+    if isinstance(prompt, (str, np.ndarray)) or not len(prompt):
+        return False
+    return isinstance(prompt[0], (str, Sequence, np.ndarray))
+
+
+def _result(request: Request, answer: Answer | None) -> GenerationResult:
+    """The result of a request; an empty one where an interruption came before it began."""
+    if answer and answer.result:
+        return answer.result
+    ending = Ending("interrupted", "not_begun")
+    return GenerationResult(
+        text="",
+        token_ids=(),
+        finish_reason=ending.reason,
+        finish_detail=ending.detail,
+        prompt_tokens=len(request.prompt_ids),
+        seed=request.params.seed or 0,
+    )

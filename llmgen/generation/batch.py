@@ -1,0 +1,262 @@
+"""Many answers at once: one forward pass gives each of them its next token.
+
+A generated token's logits do not depend on what else is in the pass, and every
+sequence has its own sampler, so an answer is the same as it would be alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmgen.errors import Interrupted, LLMGenError
+from llmgen.generation.cached import CachedTokens, common_prefix
+from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
+from llmgen.generation.interfaces import ModelLike, TokenizerLike
+from llmgen.generation.params import SamplingParams
+from llmgen.generation.prompt import check_prompt
+from llmgen.generation.stopping import Cancel, Interruptible
+from llmgen.generation.stream import make_room
+from llmgen.generation.writer import Writer
+
+MAX_SLOTS = 8
+"""Sequences in one forward pass: what the model's matrix-vector kernels take."""
+
+_WORTH_SHARING = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt of a batch; ``key`` is the caller's, to know the answer by."""
+
+    prompt_ids: Sequence[int]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    key: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a request.
+
+    A request that was refused has only an error; one that an error ended has
+    the result up to there, too.
+    """
+
+    request: Request
+    result: GenerationResult | None = None
+    error: LLMGenError | None = None
+
+
+class _Slot:
+    """A request at work."""
+
+    def __init__(self, request: Request, cache: CachedTokens, writer: Writer, calls: Interruptible) -> None:
+        self.request = request
+        self.cache = cache
+        self.writer = writer
+        self.calls = calls
+        self.token = -1
+        self.error: LLMGenError | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether it wants another token."""
+        return self.writer.ending is None
+
+    @contextmanager
+    def own_trouble(self) -> Iterator[None]:
+        """Let an error or a timeout of this request end this request only."""
+        try:
+            yield
+        except Interrupted:
+            due = self.calls.due()
+            if due is None or due.reason != "timeout":
+                raise
+            self.writer.ending = due
+        except LLMGenError as error:
+            self.error = error
+            self.writer.ending = Ending("interrupted", "error")
+
+    def prefill(self, ids: list[int]) -> NDArray[np.float32] | None:
+        """Compute the prompt: float32 [n_vocab] of its last token, or None where none are wanted."""
+        self.writer.start()
+        self.calls.start()
+        started = time.perf_counter()
+        self.writer.prefill_tokens = len(ids) - self.cache.begin(ids, "prompt")
+        try:
+            return self.cache.prefill(self.calls, "last" if self.open else "none")
+        finally:
+            self.writer.prefill_s = time.perf_counter() - started
+
+    def step(self, logits: NDArray[np.float32]) -> GenerationEvent | None:
+        """Choose the next token from float32 [n_vocab]."""
+        event = self.writer.step(logits)
+        if event:
+            self.token = cast(int, event.token_id)
+        if self.open:
+            self.writer.ending = self.calls.due()
+        return event
+
+
+class Batch:
+    """Runs requests in up to ``slots`` sequences; a slot that is done takes the next request.
+
+    ``on_event`` is called with each request and event, in the order they happen.
+    The request after next is not looked at, so requests may come from a generator.
+    """
+
+    def __init__(
+        self,
+        model: ModelLike,
+        tokenizer: TokenizerLike | None = None,
+        *,
+        slots: int = MAX_SLOTS,
+        cancel: Cancel | None = None,
+        on_event: Callable[[Request, GenerationEvent], object] | None = None,
+    ) -> None:
+        if not 1 <= slots <= MAX_SLOTS:
+            raise ValueError(f"slots must be from 1 to {MAX_SLOTS}, not {slots}")
+        self._model = model
+        self._tokenizer = tokenizer
+        self._n_slots = slots
+        self._cancel = cancel
+        self._on_event = on_event
+        self._trunk: CachedTokens | None = None  # a prompt that the next one begins like
+        self._calls = Interruptible(model, cancel, None)
+
+    def run(self, requests: Iterable[Request]) -> Iterator[Answer]:
+        """Answers in the order they are done.
+
+        Ctrl-C or the cancel token ends those at work as ``interrupted``, and
+        then the iteration; requests that had not begun have no answer.
+        """
+        waiting = _Peekable(requests)
+        active: list[_Slot] = []
+        interrupted: Ending | None = None
+        self._calls.start()
+        try:
+            while interrupted is None and (active or waiting.has_next()):
+                refused: list[Answer] = []
+                try:
+                    self._fill(active, waiting, refused)
+                    self._step(active)
+                except KeyboardInterrupt:
+                    interrupted = Ending("interrupted", "keyboard")
+                except Interrupted:
+                    interrupted = self._calls.due() or Ending("interrupted", "cancel")
+                yield from refused
+                yield from self._collect(active, interrupted)
+        finally:
+            self._calls.finish()
+            for slot in active:
+                self._release(slot)
+            self._drop_trunk()
+
+    def _fill(self, active: list[_Slot], waiting: _Peekable, refused: list[Answer]) -> None:
+        """Start waiting requests while there are free slots."""
+        while len(active) < self._n_slots and waiting.has_next():
+            request = waiting.take()
+            try:
+                ids = check_prompt(request.prompt_ids, self._model)
+                slot = self._open(request, ids)
+            except LLMGenError as error:
+                refused.append(Answer(request, error=error))
+                continue
+            active.append(slot)
+            with slot.own_trouble():
+                logits = slot.prefill(ids)
+                self._keep_trunk(slot, waiting.peek())
+                if logits is not None:
+                    self._report(slot, slot.step(logits))
+
+    def _open(self, request: Request, ids: list[int]) -> _Slot:
+        n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
+        writer = Writer(self._tokenizer, request.params, ids, n_vocab, n_ctx)
+        calls = Interruptible(self._model, self._cancel, request.params.timeout)
+        if self._trunk and common_prefix(self._trunk.tokens, ids) >= _WORTH_SHARING:
+            return _Slot(request, self._trunk.fork(), writer, calls)
+        self._drop_trunk()
+        return _Slot(request, CachedTokens(self._model, self._model.new_sequence()), writer, calls)
+
+    def _keep_trunk(self, slot: _Slot, following: Request | None) -> None:
+        """Keep a copy of a prompt's cache where the next prompt begins alike."""
+        shared = common_prefix(slot.cache.tokens, list(following.prompt_ids)) if following else 0
+        if shared >= _WORTH_SHARING and self._trunk is None:
+            self._trunk = slot.cache.fork()
+
+    def _step(self, active: list[_Slot]) -> None:
+        """One forward pass for all slots that go on."""
+        for slot in active:
+            if slot.open:
+                with slot.own_trouble():
+                    slot.writer.ending = make_room(slot.cache, slot.writer, slot.calls)
+        slots = [slot for slot in active if slot.open]
+        if not slots:
+            return
+        started = time.perf_counter()
+        rows = self._calls.call(self._decode_copy, slots)
+        elapsed = time.perf_counter() - started
+        for slot, row in zip(slots, rows, strict=True):
+            slot.writer.count_decode(elapsed)
+            with slot.own_trouble():
+                self._report(slot, slot.step(row))
+
+    def _decode_copy(self, slots: list[_Slot]) -> NDArray[np.float32]:
+        """The next logits of every slot: float32 [n_slots, n_vocab]."""
+        for slot in slots:
+            slot.cache.tokens.append(slot.token)
+        return self._model.decode([slot.cache.seq for slot in slots], [slot.token for slot in slots]).copy()
+
+    def _collect(self, active: list[_Slot], interrupted: Ending | None) -> Iterator[Answer]:
+        """Take out the slots that are done, or all of them after an interruption."""
+        for slot in list(active):
+            ending = slot.writer.ending or interrupted
+            if ending:
+                active.remove(slot)
+                self._release(slot)
+                last = slot.writer.end(ending)
+                self._report(slot, last)
+                yield Answer(slot.request, last.result, slot.error)
+
+    def _release(self, slot: _Slot) -> None:
+        slot.calls.finish()
+        slot.cache.seq.close()
+
+    def _drop_trunk(self) -> None:
+        if self._trunk:
+            self._trunk.seq.close()
+            self._trunk = None
+
+    def _report(self, slot: _Slot, event: GenerationEvent | None) -> None:
+        if event and self._on_event:
+            self._on_event(slot.request, event)
+
+
+class _Peekable:
+    """An iterator of requests whose next one can be looked at."""
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        self._source = iter(requests)
+        self._next: Request | None = None
+
+    def peek(self) -> Request | None:
+        """The next request, or None at the end."""
+        if self._next is None:
+            self._next = next(self._source, None)
+        return self._next
+
+    def has_next(self) -> bool:
+        """Whether there is one."""
+        return self.peek() is not None
+
+    def take(self) -> Request:
+        """Remove and return it."""
+        request, self._next = self.peek(), None
+        assert request is not None
+        return request

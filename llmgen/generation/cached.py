@@ -1,0 +1,120 @@
+"""Token ids and the cache entries computed for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmgen.errors import Interrupted
+from llmgen.generation.interfaces import ModelLike
+from llmgen.generation.stopping import Interruptible
+
+Reuse = Literal["all", "prompt", "none"]
+
+_PREFILL_CHUNK = 1024
+"""Prompt tokens per model call: other users of the model wait no longer than that."""
+
+
+class CachedTokens:
+    """The tokens of one sequence, the first ``seq.length`` of which are in its cache.
+
+    The cache's own length is the only truth about what has been computed, so an
+    interruption at any point leaves both consistent.
+    """
+
+    def __init__(self, model: ModelLike, seq: Any) -> None:
+        self.model = model
+        self.seq = seq
+        self.tokens: list[int] = []
+        self._prompt_role = 0  # leading tokens that were computed as prompt
+
+    @property
+    def cached(self) -> int:
+        """How many of the tokens are in the cache."""
+        return min(int(self.seq.length), len(self.tokens))
+
+    def begin(self, ids: list[int], reuse: Reuse) -> int:
+        """Take a new prompt; returns how many of its tokens stay in the cache.
+
+        The last one is always computed again, because its logits are needed.
+        """
+        usable = {"all": self.cached, "prompt": min(self._prompt_role, self.cached), "none": 0}[reuse]
+        same = common_prefix(ids, self.tokens[:usable])
+        kept = self.cut(min(same, len(ids) - 1))
+        self.tokens = list(ids)
+        return kept
+
+    def cut(self, n: int) -> int:
+        """Cut the cache back to its first n tokens, or empty it where that is impossible."""
+        if n < self.seq.length:
+            if n and n >= self.seq.min_truncate:
+                self.seq.truncate(n)
+            else:
+                self.seq.clear()
+        kept = int(self.seq.length)
+        self._prompt_role = min(self._prompt_role, kept)
+        return kept
+
+    def prefill(
+        self, calls: Interruptible, logits: Literal["last", "none"] = "last"
+    ) -> NDArray[np.float32] | None:
+        """Compute all tokens that are not in the cache yet: float32 [n_vocab] of the last one, or None."""
+        row = None
+        while (start := int(self.seq.length)) < len(self.tokens):
+            ids = self.tokens[start : start + _PREFILL_CHUNK]
+            last = start + len(ids) == len(self.tokens)
+            row = calls.call(self.model.prefill, self.seq, ids, logits if last else "none")
+            if self._prompt_role == start:
+                self._prompt_role = start + len(ids)
+            if not last and calls.due():
+                raise Interrupted("the prompt's computation was stopped: run it again to go on")
+        return row
+
+    def decode(self, calls: Interruptible, token: int) -> NDArray[np.float32]:
+        """Add one generated token and compute it: float32 [n_vocab]."""
+        self.tokens.append(token)
+        return calls.call(self._decode_copy, token)
+
+    def _decode_copy(self, token: int) -> NDArray[np.float32]:
+        # the model's array is valid only until its next call, which may be another session's
+        return self.model.decode([self.seq], [token])[0].copy()
+
+    def shift(self, keep: int) -> None:
+        """Drop the oldest half of the tokens after the first ``keep``.
+
+        What follows them is to be computed anew, at its new positions: entries
+        that were computed in view of the dropped tokens would not be true.
+        """
+        keep = min(keep, len(self.tokens) // 2)
+        drop = max(1, (len(self.tokens) - keep) // 2)
+        self.cut(keep)
+        del self.tokens[keep : keep + drop]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.cut(0)
+        self.tokens = []
+
+    def rewind(self, n: int) -> None:
+        """Forget the last n tokens (all, where there are fewer)."""
+        keep = max(0, len(self.tokens) - n)
+        self.cut(min(keep, self.cached))
+        del self.tokens[keep:]
+
+    def fork(self) -> CachedTokens:
+        """An independent copy."""
+        twin = CachedTokens(self.model, self.seq.fork())
+        twin.tokens = list(self.tokens)
+        twin._prompt_role = self._prompt_role
+        return twin
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading items are equal."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))

@@ -1,0 +1,99 @@
+"""DRY ("don't repeat yourself"): an exponential penalty on continuing a repetition.
+
+Source: p-e-w's proposal for text-generation-webui (2024) and llama.cpp's sampler
+of that name.  Where the text ends with ``length`` tokens that were there before,
+the token that followed then loses multiplier * base ** (length - allowed).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmgen.generation.candidates import Candidates
+from llmgen.generation.penalties import add_bias
+
+_LARGEST_EXPONENT = 88.7  # exp of it is about the largest float32
+
+
+def repeat_lengths(history: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which tokens would continue a repetition, and of what length.
+
+    For each earlier place whose tokens equal the end of ``history`` (int64 [n]),
+    the token after it and the number of equal tokens, at most ``limit``; for a
+    token found more than once, the longest: tokens int64 [m], lengths int64 [m].
+    """
+    n = len(history)
+    ends = np.flatnonzero(history[:-1] == history[-1]) if n > 1 and limit > 0 else np.zeros(0, dtype=np.int64)
+    lengths = np.ones(len(ends), dtype=np.int64)
+    alive = np.arange(len(ends))
+    for length in range(1, min(limit, n)):
+        alive = alive[ends[alive] >= length]
+        alive = alive[history[ends[alive] - length] == history[n - 1 - length]]
+        if not len(alive):
+            break
+        lengths[alive] = length + 1
+    tokens, group = np.unique(history[ends + 1], return_inverse=True)
+    longest = np.zeros(len(tokens), dtype=np.int64)
+    np.maximum.at(longest, group, lengths)
+    return tokens, longest
+
+
+class Breakers:
+    """How far back a repetition may reach: not past a sequence breaker.
+
+    Counts the tokens since the last one in which a breaker text ended.  It looks
+    at bytes, so a breaker may be part of a token or spread over several.
+    """
+
+    def __init__(self, texts: Sequence[str], token_bytes: Callable[[int], bytes]) -> None:
+        self._breakers = [text.encode() for text in texts]
+        self._token_bytes = token_bytes
+        self._tail_size = max((len(b) for b in self._breakers), default=1) - 1
+        self._tail = b""
+        self.since = 0
+
+    def push(self, token: int) -> None:
+        """Take note of the next token of the history."""
+        piece = self._token_bytes(token)
+        text = self._tail + piece
+        self.since = 0 if any(b in text for b in self._breakers) else self.since + 1
+        # a breaker that lies wholly in the old tail was counted with its own token
+        self._tail = text[len(text) - self._tail_size :] if self._tail_size else b""
+        if self.since == 0:
+            self._tail = b""
+
+    def inside(self, token: int) -> bool:
+        """Whether a token alone contains a breaker (such a token is never penalized)."""
+        piece = self._token_bytes(token)
+        return any(b in piece for b in self._breakers)
+
+
+def dry(
+    c: Candidates,
+    history: NDArray[np.int64],
+    breakers: Breakers | None,
+    multiplier: float,
+    base: float,
+    allowed_length: int,
+) -> Candidates:
+    """Penalize the tokens that would continue a repetition of at least ``allowed_length``.
+
+    ``history`` is the window, int64 [n].  The exponent is capped where float32
+    would overflow, so longer matches need not be counted.
+    """
+    cap = allowed_length + (int(_LARGEST_EXPONENT / math.log(base)) if base > 1.000001 else len(history))
+    limit = min(cap, len(history), breakers.since if breakers else len(history))
+    if multiplier <= 0 or limit < allowed_length:
+        return c
+    tokens, lengths = repeat_lengths(history, limit)
+    long_enough = lengths >= allowed_length
+    tokens, lengths = tokens[long_enough], lengths[long_enough]
+    if breakers:
+        free = np.array([breakers.inside(int(t)) for t in tokens], dtype=bool)
+        tokens, lengths = tokens[~free], lengths[~free]
+    penalty = multiplier * float(base) ** (lengths - allowed_length)
+    return add_bias(c, tokens, -np.minimum(penalty, 1e38))

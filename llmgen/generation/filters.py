@@ -1,0 +1,108 @@
+"""Samplers that narrow the candidates or change their temperature.
+
+Each is a pure function: candidates in, candidates out, and at least one always
+stays.  Where llmgen shares a method with llama.cpp, the edge rules (which side
+of a border stays, what switches it off) are those of its src/llama-sampler.cpp.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from llmgen.generation.candidates import Candidates, best, entropy, fewest, order, softmax, weights
+
+_LEAST_TEMPERATURE = 1e-6
+
+
+def top_k(c: Candidates, k: int) -> Candidates:
+    """The k most likely (Fan, Lewis, Dauphin 2018); k <= 0 or k >= n keeps all."""
+    return c if k <= 0 or k >= len(c) else best(c, k)
+
+
+def top_p(c: Candidates, p: float) -> Candidates:
+    """Nucleus (Holtzman et al. 2019): the fewest most likely that together reach p.
+
+    p >= 1 keeps all, p = 0 the best one.
+    """
+    if p >= 1 or len(c) <= 1:
+        return c
+    w = weights(c.logits)
+    mass = p * float(w.sum(dtype=np.float64))
+    index, cumulative = fewest(c.logits, w, mass, c.ids)
+    count = int(cumulative.searchsorted(mass, side="left")) + 1
+    return c.take(index[:count], ordered=True)
+
+
+def min_p(c: Candidates, p: float) -> Candidates:
+    """Those at least p times as likely as the best (Nguyen et al. 2024); p <= 0 keeps all."""
+    if p <= 0:
+        return c
+    return c.keep(c.logits >= c.logits.max() + math.log(p))
+
+
+def typical(c: Candidates, p: float) -> Candidates:
+    """Locally typical (Meister et al. 2022): those whose surprise is nearest the entropy H.
+
+    Taken by rising |-ln p_i - H| until their sum exceeds p; p >= 1 keeps all.
+    """
+    if p >= 1 or len(c) <= 1:
+        return c
+    probabilities = softmax(c.logits)
+    with np.errstate(divide="ignore"):
+        distance = np.abs(-np.log(probabilities) - entropy(probabilities))
+    index, cumulative = fewest(-distance, probabilities, p, c.ids)
+    count = int(cumulative.searchsorted(p, side="right")) + 1
+    return c.take(np.sort(index[:count]), c.ordered)
+
+
+def top_n_sigma(c: Candidates, n: float) -> Candidates:
+    """Logits no further than n standard deviations below the best (Tang et al. 2024); n <= 0 is off.
+
+    Mean and (population) deviation are over the finite logits.
+    """
+    if n <= 0 or len(c) <= 1:
+        return c
+    finite = c.logits[np.isfinite(c.logits)]
+    if len(finite) == 0:
+        return c
+    sigma = float(finite.std(dtype=np.float64))
+    return c.keep(c.logits >= c.logits.max() - n * sigma)
+
+
+def xtc(c: Candidates, probability: float, threshold: float, u: float) -> Candidates:
+    """Exclude top choices: with this probability, of those with p >= threshold only the least stays.
+
+    Source: the method's proposal by p-e-w (text-generation-webui, 2024).  ``u``
+    is the step's uniform draw; a threshold over 0.5, where no two can reach it,
+    is off.
+    """
+    if probability <= 0 or threshold > 0.5 or len(c) < 2 or u >= probability:
+        return c
+    ranked = order(c)
+    above = int(np.count_nonzero(softmax(ranked.logits) >= threshold))
+    if above < 2:
+        return ranked
+    return ranked.take(np.arange(above - 1, len(ranked)), ordered=True)
+
+
+def temperature(c: Candidates, temp: float) -> Candidates:
+    """logits / temp.  Below 1e-6, which no float32 difference survives, 1e-6 is used."""
+    shifted = c.logits - c.logits.max()
+    return c.replace(shifted / max(temp, _LEAST_TEMPERATURE), c.ordered)
+
+
+def dynamic_temperature(c: Candidates, temp: float, spread: float, exponent: float) -> Candidates:
+    """A temperature from temp - spread to temp + spread that grows with the entropy H.
+
+    T = low + (high - low) * (H / ln n) ** exponent, where low is not under 0.
+    Source: kalomaze's dynamic temperature, as in llama.cpp.
+    """
+    if spread <= 0:
+        return temperature(c, temp)
+    if len(c) <= 1:
+        return c
+    low, high = max(0.0, temp - spread), temp + spread
+    share = min(1.0, entropy(softmax(c.logits)) / math.log(len(c)))
+    return temperature(c, low + (high - low) * share**exponent)

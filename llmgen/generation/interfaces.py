@@ -1,0 +1,72 @@
+"""What the generation loop needs from a model, its cache and its tokenizer.
+
+The classes that do the work are :class:`llmgen.model.Model`,
+:class:`llmgen.model.Sequence` and :class:`llmgen.tokenizer.Tokenizer`; the loop
+is written against these protocols, so that it can be read and tested without
+loading any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class SequenceLike(Protocol):
+    """The key-value cache of one sequence of tokens."""
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+
+    @property
+    def min_truncate(self) -> int:
+        """The smallest length it can be cut back to without being cleared."""
+
+    def truncate(self, n: int, /) -> None: ...
+    def clear(self) -> None: ...
+    def fork(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+class ModelLike(Protocol):
+    """Token ids in, logits out; see ``llmgen.model.Model``."""
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def config(self) -> Any: ...
+
+    def new_sequence(self) -> Any: ...
+
+    def prefill(
+        self, seq: Any, ids: list[int], logits: Literal["last", "all", "none"] = "last"
+    ) -> NDArray[np.float32] | None: ...
+
+    def decode(self, seqs: list[Any], ids: list[int]) -> NDArray[np.float32]: ...
+
+    def cancel(self) -> None: ...
+
+
+class StreamDecoderLike(Protocol):
+    """Token ids to text, never half a character."""
+
+    def push(self, token_id: int, /) -> str: ...
+    def finish(self) -> str: ...
+
+
+class TokenizerLike(Protocol):
+    """The part of a tokenizer that the loop uses."""
+
+    @property
+    def eog_ids(self) -> Collection[int]: ...
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]: ...
+    def token_bytes(self, token_id: int, /) -> bytes: ...
+
+    @property
+    def stream_decoder(self) -> Callable[..., StreamDecoderLike]: ...

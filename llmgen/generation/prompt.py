@@ -1,0 +1,33 @@
+"""Prompts: what a model can take, and a clear refusal of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llmgen.errors import ContextFullError, UsageError
+from llmgen.generation.interfaces import ModelLike
+
+
+def check_prompt(prompt_ids: Sequence[int], model: ModelLike) -> list[int]:
+    """The prompt as a list of ints, refused where the model cannot take it."""
+    ids = [int(i) for i in prompt_ids]
+    n_vocab, n_ctx = int(model.config.vocab_size), int(model.n_ctx)
+    if not ids:
+        raise UsageError("the prompt has no tokens, and at least one is needed: give some text")
+    for token in ids:
+        if not 0 <= token < n_vocab:
+            raise UsageError(
+                f"the prompt has token {token}, but this model's tokens go from 0 to {n_vocab - 1}"
+            )
+    if len(ids) > n_ctx:
+        raise ContextFullError(
+            _too_long(len(ids), n_ctx, int(getattr(model.config, "context_length", n_ctx)))
+        )
+    return ids
+
+
+def _too_long(n: int, n_ctx: int, trained: int) -> str:
+    found = f"the prompt has {n} tokens, but the context holds {n_ctx}: "
+    if n_ctx < trained:
+        return found + f"shorten it, or raise --ctx (n_ctx), for which this model allows up to {trained}"
+    return found + f"shorten it (this model was made for {trained}; --ctx (n_ctx) sets the context's length)"

@@ -1,0 +1,268 @@
+"""From logits to a token, in one stated order.
+
+1. Bias: logit bias, bans, ignore_eos, min_tokens.
+2. The samplers of ``SamplingParams.samplers``, by default llama.cpp's order:
+   penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature.
+   Under ``mirostat`` the two that change logits, then temperature, then Mirostat.
+   Under ``temp`` 0 the two that change logits, then the most likely token.
+3. The distribution: softmax over the candidates that are left.
+4. The token: the first whose cumulative probability exceeds a uniform draw, which
+   depends on the seed and the number of the token only (see rng.py).
+
+Edge values: a NaN logit is an error, as is a vocabulary that is masked whole; a
+logit of +inf (after bias) is chosen before everything else; of equal logits the
+lower token id comes first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmgen.errors import LLMGenError, UsageError
+from llmgen.generation import filters, mirostat, penalties
+from llmgen.generation.candidates import Candidates, pick, weights
+from llmgen.generation.dry import Breakers, dry
+from llmgen.generation.events import TokenScore
+from llmgen.generation.history import History
+from llmgen.generation.interfaces import TokenizerLike
+from llmgen.generation.logprobs import score
+from llmgen.generation.params import SamplingParams
+from llmgen.generation.rng import LANE_TOKEN, LANE_XTC, random_seed, uniform
+
+Stage = Callable[[Candidates], Candidates]
+
+_CHANGES_LOGITS = ("penalties", "dry")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A chosen token; ``score`` where log-probabilities were asked for."""
+
+    token_id: int
+    score: TokenScore | None = None
+
+
+class Sampler:
+    """Chooses the tokens of one sequence.
+
+    It owns what sampling has to remember: the tokens so far (prompt included,
+    for the penalties), the number of the next draw, Mirostat's ``mu``.  Only
+    :meth:`sample` changes it.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        n_vocab: int,
+        *,
+        prompt_ids: Iterable[int] = (),
+        eog_ids: Collection[int] = (),
+        tokenizer: TokenizerLike | None = None,
+        seed: int | None = None,
+        n_ctx: int = 0,
+    ) -> None:
+        """``seed`` replaces that of ``params``; with neither, a random one is drawn.
+
+        ``tokenizer`` is needed for biases and bans given as text and for DRY's
+        breakers.  ``n_ctx`` is the window that -1 stands for (0: everything).
+        """
+        self.params = params
+        self.n_vocab = n_vocab
+        chosen = seed if seed is not None else params.seed
+        self.seed = random_seed() if chosen is None else chosen
+        self.step = 0
+        self.mu = 2 * params.mirostat_tau
+        self.sampling_s = 0.0
+        self._n_ctx = n_ctx or -1
+        self._eog = _vocabulary_ids(eog_ids, n_vocab)
+        self._stop_ids = _vocabulary_ids(params.stop_token_ids, n_vocab)
+        self._bias = _resolve_bias(params, n_vocab, self._eog, tokenizer)
+        self._banned_sequences = _resolve_bans(params, n_vocab, tokenizer)
+        self._breakers = None
+        if params.dry_multiplier > 0 and params.dry_sequence_breakers and tokenizer:
+            self._breakers = Breakers(params.dry_sequence_breakers, tokenizer.token_bytes)
+        self.history = History()
+        for token in prompt_ids:
+            self._accept(token)
+        self._stages = self._chain()
+
+    def sample(self, logits: NDArray[np.float32]) -> Choice:
+        """Choose the next token from float32 [n_vocab] (not changed) and remember it.
+
+        Raises :class:`LLMGenError` where the logits are NaN or all -inf.
+        """
+        started = time.perf_counter()
+        c = self.distribution(logits)
+        index = self._draw(c)
+        token = c.token(index)
+        choice = Choice(token, self._score(c, logits, token))
+        self._accept(token)
+        self.step += 1
+        self.sampling_s += time.perf_counter() - started
+        return choice
+
+    def distribution(self, logits: NDArray[np.float32]) -> Candidates:
+        """The candidates after every stage; a token is drawn from the softmax of their logits."""
+        c = self.biased(Candidates(None, logits))
+        if _peak(c) == np.inf:
+            certain = np.flatnonzero(c.logits == np.inf)
+            return Candidates(certain, np.zeros(len(certain), dtype=np.float32))
+        for stage in self._stages:
+            c = stage(c)
+        return c
+
+    def biased(self, c: Candidates) -> Candidates:
+        """Step 1 of the pipeline: bias, bans, and no ending before ``min_tokens``."""
+        c = penalties.add_bias(c, *self._bias)
+        if self._banned_sequences:
+            c = self._mask(c, penalties.banned_next(self.history.tokens, self._banned_sequences))
+        if self.step < self.params.min_tokens:
+            c = self._mask(c, np.union1d(self._eog, self._stop_ids))
+        return c
+
+    def _mask(self, c: Candidates, tokens: NDArray[np.int64]) -> Candidates:
+        return penalties.add_bias(c, tokens, np.full(len(tokens), -np.inf))
+
+    def _draw(self, c: Candidates) -> int:
+        """The index of the chosen candidate."""
+        p = self.params
+        if p.greedy:
+            return int(c.logits.argmax())
+        index = int(pick(weights(c.logits), uniform(self.seed, self.step, LANE_TOKEN)))
+        if p.mirostat:
+            self.mu = mirostat.update(self.mu, mirostat.surprise(c, index), p.mirostat_tau, p.mirostat_eta)
+        return index
+
+    def _score(self, c: Candidates, logits: NDArray[np.float32], token: int) -> TokenScore | None:
+        if self.params.logprobs is None:
+            return None
+        if self.params.logprobs_mode == "raw":
+            c = Candidates(None, logits)
+        return score(c, token, self.params.logprobs)
+
+    def _accept(self, token: int) -> None:
+        self.history.append(token)
+        if self._breakers:
+            self._breakers.push(token)
+
+    def _window(self, last_n: int) -> NDArray[np.int64]:
+        return penalties.window(self.history.tokens, self._n_ctx if last_n < 0 else last_n)
+
+    def _chain(self) -> list[Stage]:
+        """The stages that do something under these options, in order."""
+        p = self.params
+        if p.greedy or p.mirostat:
+            chain = [self._stage(name) for name in p.samplers if name in _CHANGES_LOGITS]
+            if not p.greedy:
+                chain += [partial(filters.temperature, temp=p.temp), self._mirostat]
+        else:
+            chain = [self._stage(name) for name in p.samplers]
+        return [stage for stage in chain if stage is not None]
+
+    def _stage(self, name: str) -> Stage | None:
+        """The named sampler with its options, or None where they switch it off."""
+        p = self.params
+        match name:
+            case "penalties":
+                on = (p.repeat_penalty, p.presence_penalty, p.frequency_penalty) != (1, 0, 0)
+                return self._penalties if on and p.repeat_last_n else None
+            case "dry":
+                return self._dry if p.dry_multiplier > 0 and p.dry_penalty_last_n else None
+            case "top_n_sigma":
+                return partial(filters.top_n_sigma, n=p.top_n_sigma) if p.top_n_sigma > 0 else None
+            case "top_k":
+                return partial(filters.top_k, k=p.top_k) if p.top_k else None
+            case "typ_p":
+                return partial(filters.typical, p=p.typical_p) if p.typical_p < 1 else None
+            case "top_p":
+                return partial(filters.top_p, p=p.top_p) if p.top_p < 1 else None
+            case "min_p":
+                return partial(filters.min_p, p=p.min_p) if p.min_p > 0 else None
+            case "xtc":
+                return self._xtc if p.xtc_probability > 0 else None
+            case "temperature":
+                return partial(
+                    filters.dynamic_temperature,
+                    temp=p.temp,
+                    spread=p.dynatemp_range,
+                    exponent=p.dynatemp_exponent,
+                )
+        raise UsageError(f"there is no sampler named {name!r}")
+
+    def _penalties(self, c: Candidates) -> Candidates:
+        p = self.params
+        recent = self._window(p.repeat_last_n)
+        return penalties.repetition(c, recent, p.repeat_penalty, p.frequency_penalty, p.presence_penalty)
+
+    def _dry(self, c: Candidates) -> Candidates:
+        p = self.params
+        recent = self._window(p.dry_penalty_last_n)
+        return dry(c, recent, self._breakers, p.dry_multiplier, p.dry_base, p.dry_allowed_length)
+
+    def _xtc(self, c: Candidates) -> Candidates:
+        p = self.params
+        return filters.xtc(c, p.xtc_probability, p.xtc_threshold, uniform(self.seed, self.step, LANE_XTC))
+
+    def _mirostat(self, c: Candidates) -> Candidates:
+        if self.params.mirostat == 1:
+            return mirostat.cut_v1(c, self.mu, self.n_vocab)
+        return mirostat.cut_v2(c, self.mu)
+
+
+def _peak(c: Candidates) -> float:
+    """The largest logit.  Refuses NaN, and a vocabulary of which nothing is left."""
+    peak = float(c.logits.max())
+    if np.isnan(peak):
+        raise LLMGenError(
+            "the model's logits are not numbers (NaN), where finite ones were expected: the file may be"
+            " damaged, or its values may be too large for this key-value cache type"
+        )
+    if peak == -np.inf:
+        raise LLMGenError(
+            "every token of the vocabulary is masked, so none can be chosen: remove some of the banned"
+            " tokens, logit biases, ignore_eos or min_tokens"
+        )
+    return peak
+
+
+def _vocabulary_ids(ids: Collection[int], n_vocab: int) -> NDArray[np.int64]:
+    """Sorted distinct ids; those outside the vocabulary can never come up and are left out."""
+    return np.array(sorted({i for i in ids if 0 <= i < n_vocab}), dtype=np.int64)
+
+
+def _ids_of(item: int | str, option: str, n_vocab: int, tokenizer: TokenizerLike | None) -> list[int]:
+    """The token ids that a token id or a text stands for."""
+    if isinstance(item, int):
+        if item >= n_vocab:
+            raise UsageError(
+                f"{option} names token {item}, but this model's tokens go from 0 to {n_vocab - 1}"
+            )
+        return [item]
+    if tokenizer is None:
+        raise UsageError(f"{option} has the text {item!r}, but this model has no tokenizer: give token ids")
+    return tokenizer.encode(item, add_special=False, parse_special=True)
+
+
+def _resolve_bias(
+    params: SamplingParams, n_vocab: int, eog: NDArray[np.int64], tokenizer: TokenizerLike | None
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """logit_bias, single banned ids and ignore_eos as distinct tokens [m] and their bias [m]."""
+    total: dict[int, float] = {}
+    for item, bias in params.logit_bias:
+        for token in _ids_of(item, "logit_bias (--logit-bias)", n_vocab, tokenizer):
+            total[token] = total.get(token, 0.0) + bias
+    if params.ignore_eos:
+        total.update((int(token), -np.inf) for token in eog)
+    return np.array(list(total), dtype=np.int64), np.array(list(total.values()), dtype=np.float64)
+
+
+def _resolve_bans(params: SamplingParams, n_vocab: int, tokenizer: TokenizerLike | None) -> list[list[int]]:
+    option = "banned_tokens (--banned-tokens)"
+    found = [_ids_of(item, option, n_vocab, tokenizer) for item in params.banned_tokens]
+    return [sequence for sequence in found if sequence]

@@ -1,0 +1,148 @@
+"""What ends a generation from outside, and the text side of stop strings."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from llmgen.generation.events import Ending
+from llmgen.generation.interfaces import ModelLike, TokenizerLike
+
+_WATCH_EVERY_S = 0.05
+_turns: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()
+_turns_guard = threading.Lock()
+
+
+class Cancel(Protocol):
+    """A cancel token: ``threading.Event``, or anything else with its ``is_set``."""
+
+    def is_set(self) -> bool: ...
+
+
+class AnswerText:
+    """Tokens to text that can be shown: whole characters, and no part of a stop string."""
+
+    def __init__(self, tokenizer: TokenizerLike | None, stops: Sequence[str]) -> None:
+        self.text = ""
+        self.stopped = False
+        self._stops = tuple(stops)
+        self._decoder = tokenizer.stream_decoder() if tokenizer else None
+        self._matcher = _matcher(self._stops)
+        self._seen = ""
+        self._finished = False
+
+    @property
+    def matched(self) -> str | None:
+        """The stop string that ended the text."""
+        places = {stop: self._seen.find(stop, len(self.text)) for stop in self._stops if self.stopped}
+        found = [stop for stop, place in places.items() if place == len(self.text)]
+        return max(found, key=len, default=None)
+
+    def push(self, token: int) -> str:
+        """The text to show now that this token is there."""
+        return self._add(self._decoder.push(token)) if self._decoder else ""
+
+    def finish(self) -> str:
+        """The text that was held back; nothing comes after it."""
+        if self._finished or not self._decoder or self.stopped:
+            return ""
+        self._finished = True
+        shown = self._add(self._decoder.finish())
+        if self._matcher and not self.stopped:
+            rest = self._matcher.finish()
+            self.text += rest
+            shown += rest
+        return shown
+
+    def _add(self, text: str) -> str:
+        if self._matcher:
+            self._seen += text
+            text, self.stopped = self._matcher.push(text)
+        self.text += text
+        return text
+
+
+def _matcher(stops: Sequence[str]) -> Any:
+    if not stops:
+        return None
+    from llmgen.tokenizer.stops import StopMatcher
+
+    return StopMatcher(stops)
+
+
+class Interruptible:
+    """The model calls of one generation, and what may cut them short: cancel token, timeout, close.
+
+    Between two tokens the loop asks :meth:`due` itself.  During a call a thread
+    looks 20 times a second and stops the model where it must; it exists only
+    where there is something to look for.  Generations that share a model take
+    turns, so that none stops the work of another.
+    """
+
+    def __init__(self, model: ModelLike, cancel: Cancel | None, timeout: float | None) -> None:
+        self._model = model
+        self._cancel = cancel
+        self._timeout = timeout
+        self._deadline: float | None = None
+        self._closing = False
+        self._running = False
+        self._guard = threading.Lock()
+        self._finished = threading.Event()
+
+    def start(self) -> None:
+        """Start the clock of the timeout, and the watching."""
+        if self._timeout is not None:
+            self._deadline = time.monotonic() + self._timeout
+        if self._cancel is not None or self._timeout is not None:
+            threading.Thread(target=self._watch, name="llmgen-watch", daemon=True).start()
+
+    def due(self) -> Ending | None:
+        """Why to stop now, or None."""
+        if self._closing:
+            return Ending("interrupted", "closed")
+        if self._cancel is not None and self._cancel.is_set():
+            return Ending("interrupted", "cancel")
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            return Ending("timeout", "timeout")
+        return None
+
+    def call(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Run a model call in this model's turn; it may end with ``Interrupted``."""
+        with _turn(self._model), self._in_call():
+            return work(*args)
+
+    def interrupt(self) -> None:
+        """Stop from another thread, as if by a cancel token."""
+        self._closing = True
+        with self._guard:
+            if self._running:
+                self._model.cancel()
+
+    def finish(self) -> None:
+        """End the watching."""
+        self._finished.set()
+
+    @contextmanager
+    def _in_call(self) -> Iterator[None]:
+        with self._guard:
+            self._running = True
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._running = False
+
+    def _watch(self) -> None:
+        while not self._finished.wait(_WATCH_EVERY_S):
+            with self._guard:
+                if self._running and self.due():
+                    self._model.cancel()
+
+
+def _turn(model: ModelLike) -> threading.Lock:
+    with _turns_guard:
+        return _turns.setdefault(model, threading.Lock())

@@ -1,0 +1,169 @@
+"""The generation loop, and the stream of events it gives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from types import TracebackType
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmgen.errors import Interrupted
+from llmgen.generation.cached import CachedTokens, Reuse
+from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
+from llmgen.generation.stopping import Interruptible
+from llmgen.generation.writer import Writer
+
+Callback = Callable[[GenerationEvent], object]
+
+
+def generate_events(
+    cache: CachedTokens,
+    ids: list[int],
+    reuse: Reuse,
+    writer: Writer,
+    calls: Interruptible,
+    callback: Callback | None,
+) -> Generator[GenerationEvent, None, None]:
+    """The loop: the prompt, then token by token until ``writer.ending`` is set."""
+    writer.start()
+    calls.start()
+    logits = _prompt(cache, ids, reuse, writer, calls)
+    while writer.ending is None:
+        event = writer.step(cast("NDArray[np.float32]", logits))
+        if event is None:
+            return
+        if callback and callback(event) is True and writer.ending is None:
+            writer.ending = Ending("stop", "callback")
+        yield event
+        writer.ending = writer.ending or calls.due() or make_room(cache, writer, calls)
+        if writer.ending is None:
+            started = time.perf_counter()
+            logits = cache.decode(calls, cast(int, event.token_id))
+            writer.count_decode(time.perf_counter() - started)
+
+
+def _prompt(
+    cache: CachedTokens, ids: list[int], reuse: Reuse, writer: Writer, calls: Interruptible
+) -> NDArray[np.float32] | None:
+    started = time.perf_counter()
+    writer.prefill_tokens = len(ids) - cache.begin(ids, reuse)
+    try:
+        return cache.prefill(calls, "none" if writer.ending else "last")
+    finally:
+        writer.prefill_s = time.perf_counter() - started
+
+
+def make_room(cache: CachedTokens, writer: Writer, calls: Interruptible) -> Ending | None:
+    """Apply the policy for a full context: an ending, or None where there is room now."""
+    if cache.seq.length < cache.model.n_ctx:
+        return None
+    if writer.params.context_full == "stop":
+        return Ending("length", "context_full")
+    started = time.perf_counter()
+    cache.shift(writer.params.context_keep)
+    cache.prefill(calls, "none")
+    writer.decode_s += time.perf_counter() - started
+    return None
+
+
+class GenerationStream(Iterator[GenerationEvent]):
+    """The events of one generation.
+
+    Leaving a loop over it early, closing it, or dropping it stops the work and
+    frees the session.  Ctrl-C during the work does not raise: the stream ends
+    like any other, with finish_reason ``interrupted`` and the text so far.  An
+    error raises; ``result`` then holds what there was before it.
+    """
+
+    def __init__(
+        self,
+        cache: CachedTokens,
+        ids: list[int],
+        reuse: Reuse,
+        writer: Writer,
+        calls: Interruptible,
+        callback: Callback | None = None,
+    ) -> None:
+        self._writer = writer
+        self._calls = calls
+        self._on_end: list[Callable[[], None]] = []
+        # a function, not a method: no cycle, so that dropping the stream ends it at once
+        self._events = generate_events(cache, ids, reuse, writer, calls, callback)
+
+    @property
+    def result(self) -> GenerationResult | None:
+        """The result, once the generation has ended in whatever way."""
+        return self._writer.result
+
+    @property
+    def text(self) -> str:
+        """The text so far, as given out in events."""
+        return self._writer.text
+
+    def run(self) -> GenerationResult:
+        """Run to the end."""
+        try:
+            for _ in self:
+                pass
+        except KeyboardInterrupt:  # between two steps
+            self._end(Ending("interrupted", "keyboard"))
+        assert self.result is not None
+        return self.result
+
+    def close(self) -> bool:
+        """Stop the work; finish_reason becomes ``interrupted`` where it had not ended.
+
+        Returns False where another thread is in the middle of a step: it will
+        end at once, but has not yet.
+        """
+        try:
+            self._events.close()
+        except ValueError:
+            self._calls.interrupt()
+            return False
+        self._end(Ending("interrupted", "closed"))
+        return True
+
+    def on_end(self, action: Callable[[], None]) -> None:
+        """Call this once, when the generation has ended in whatever way."""
+        self._on_end.append(action)
+
+    def __next__(self) -> GenerationEvent:
+        if self.result is not None:
+            raise StopIteration
+        try:
+            return next(self._events)
+        except StopIteration:
+            ending = self._writer.ending or Ending("interrupted", "closed")
+        except KeyboardInterrupt:
+            ending = Ending("interrupted", "keyboard")
+        except Interrupted:
+            ending = self._calls.due() or Ending("interrupted", "cancel")
+        except BaseException:
+            self._end(Ending("interrupted", "error"))
+            raise
+        return self._end(ending)
+
+    def __enter__(self) -> GenerationStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_events"):
+            self.close()
+
+    def _end(self, ending: Ending) -> GenerationEvent:
+        if self.result is not None:
+            return GenerationEvent("", None, result=self.result)
+        self._calls.finish()
+        event = self._writer.end(ending)
+        while self._on_end:
+            self._on_end.pop()()
+        return event

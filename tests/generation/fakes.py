@@ -1,0 +1,157 @@
+"""Test doubles for the loop: a model whose logits are a hash of the tokens, a tokenizer of bytes."""
+
+from __future__ import annotations
+
+import codecs
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmgen.errors import Interrupted
+
+N_VOCAB = 260
+EOG = 256  # 257, 258, 259: control tokens without text
+
+
+@dataclass(frozen=True)
+class FakeConfig:
+    vocab_size: int = N_VOCAB
+    context_length: int = 4096
+
+
+class FakeSequence:
+    def __init__(self, tokens=(), min_truncate=0):
+        self.tokens = list(tokens)
+        self.min_truncate = min_truncate
+        self.closed = False
+
+    @property
+    def length(self):
+        return len(self.tokens)
+
+    def truncate(self, n):
+        assert self.min_truncate <= n <= len(self.tokens)
+        del self.tokens[n:]
+
+    def clear(self):
+        self.tokens.clear()
+
+    def fork(self):
+        return FakeSequence(self.tokens, self.min_truncate)
+
+    def close(self):
+        self.closed = True
+
+
+class FakeModel:
+    """Counts what is computed.  ``script`` maps the token history to the token that follows it."""
+
+    def __init__(self, n_ctx=512, script: Callable[[list[int]], int] | None = None):
+        self.n_ctx = n_ctx
+        self.config = FakeConfig()
+        self.script = script
+        self.computed = 0
+        self.calls: list[tuple[str, int]] = []
+        self.sequences: list[FakeSequence] = []
+        self.min_truncate = 0
+        self.slow_s = 0.0
+        self.before_call: Callable[[], None] | None = None
+        self._cancelled = threading.Event()
+        self._view = np.zeros((8, N_VOCAB), dtype=np.float32)
+
+    def new_sequence(self):
+        self.sequences.append(FakeSequence(min_truncate=self.min_truncate))
+        return self.sequences[-1]
+
+    def prefill(self, seq, ids, logits="last"):
+        self._work("prefill", len(ids))
+        assert seq.length + len(ids) <= self.n_ctx
+        rows = []
+        for i in ids:
+            seq.tokens.append(int(i))
+            rows.append(self.logits(seq.tokens) if logits != "none" else None)
+        return {"last": rows[-1], "all": np.array(rows), "none": None}[logits]
+
+    def decode(self, seqs, ids):
+        self._work("decode", len(ids))
+        assert 1 <= len(ids) <= 8
+        assert len({id(seq) for seq in seqs}) == len(seqs)
+        for row, (seq, token) in enumerate(zip(seqs, ids, strict=True)):
+            assert seq.length < self.n_ctx
+            assert not seq.closed
+            seq.tokens.append(int(token))
+            self._view[row] = self.logits(seq.tokens)
+        return self._view[: len(ids)]
+
+    def cancel(self):
+        self._cancelled.set()
+
+    def close(self):
+        pass
+
+    def logits(self, tokens):
+        """float32 [N_VOCAB] that depend on all tokens."""
+        if self.script:
+            row = np.zeros(N_VOCAB, dtype=np.float32)
+            row[self.script(list(tokens))] = 50
+            return row
+        mixed = 0
+        for token in tokens:
+            mixed = (mixed * 6364136223846793005 + token + 1442695040888963407) % 2**64
+        return (np.random.Generator(np.random.PCG64(mixed)).standard_normal(N_VOCAB) * 3).astype(np.float32)
+
+    def _work(self, kind, n):
+        self._cancelled.clear()
+        if self.before_call:
+            self.before_call()
+        if self.slow_s:
+            end = time.monotonic() + self.slow_s
+            while time.monotonic() < end:
+                if self._cancelled.wait(0.005):
+                    raise Interrupted("stopped")
+        self.computed += n
+        self.calls.append((kind, n))
+
+
+class FakeDecoder:
+    def __init__(self):
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token):
+        return self._decoder.decode(bytes([token])) if token < 256 else ""
+
+    def finish(self):
+        return self._decoder.decode(b"", final=True)
+
+
+class FakeTokenizer:
+    """Token = byte; 256 ends the text."""
+
+    n_vocab = N_VOCAB
+    eog_ids = frozenset({EOG})
+
+    def encode(self, text, add_special=True, parse_special=False):
+        return list(text.encode())
+
+    def decode(self, ids):
+        return bytes(i for i in ids if i < 256).decode("utf-8", "replace")
+
+    def token_bytes(self, token):
+        return bytes([token]) if token < 256 else b""
+
+    def stream_decoder(self):
+        return FakeDecoder()
+
+
+def says(text: str | bytes, prompt_length: int, then: int = EOG):
+    """A script: after a prompt of that many tokens, these bytes, then a token again and again."""
+    data = text.encode() if isinstance(text, str) else text
+
+    def script(tokens):
+        place = len(tokens) - prompt_length
+        return data[place] if place < len(data) else then
+
+    return script

@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import pytest
+
+from generation.fakes import EOG, N_VOCAB, FakeModel, FakeTokenizer, says
+from llmgen.errors import ContextFullError, LLMGenError, UsageError
+from llmgen.generation import SamplingParams, Session
+
+GREEDY = SamplingParams(temp=0.0, max_tokens=20)
+
+
+def session(model=None, **kw):
+    return Session(model or FakeModel(), FakeTokenizer(), **kw)
+
+
+def test_ends_at_end_of_generation_and_says_so():
+    s = session(FakeModel(script=says("hello", 3)))
+    result = s.generate([1, 2, 3], GREEDY)
+    assert result.text == "hello"
+    assert bytes(result.token_ids) == b"hello"
+    assert (result.finish_reason, result.finish_detail, result.matched) == ("stop", "eog", EOG)
+    assert (result.prompt_tokens, result.completion_tokens) == (3, 5)
+    assert result.timings.prefill_tokens == 3
+    assert result.timings.decode_steps == 5
+    assert result.timings.ttft_s > 0
+    assert result.as_dict()["token_ids"] == list(b"hello")
+
+
+def test_max_tokens():
+    s = session()
+    result = s.generate([5], GREEDY.with_(max_tokens=4))
+    assert result.completion_tokens == 4
+    assert (result.finish_reason, result.finish_detail) == ("length", "max_tokens")
+    assert result.timings.decode_steps == 3
+    nothing = s.generate([5], GREEDY.with_(max_tokens=0))
+    assert (nothing.text, nothing.finish_reason, nothing.token_ids) == ("", "length", ())
+
+
+def test_events_carry_text_and_token_and_a_last_one_the_result():
+    s = session(FakeModel(script=says("aé!", 1)))
+    events = list(s.stream([1], GREEDY))
+    assert [e.token_id for e in events] == [*"aé!".encode(), None]
+    assert [e.text for e in events] == ["a", "", "é", "!", ""]
+    assert events[-1].finish_reason == "stop"
+    assert [e.finish_reason for e in events[:-1]] == [None] * 4
+
+
+def test_the_tail_of_a_character_is_flushed_at_every_ending():
+    s = session(FakeModel(script=says("é", 1)))
+    result = s.generate([1], GREEDY.with_(max_tokens=1))
+    assert result.text == "\ufffd"
+
+
+def test_stop_strings_across_tokens():
+    s = session(FakeModel(script=says("one END two", 1)))
+    events = list(s.stream([1], GREEDY.with_(stop=("END", "zzz"))))
+    result = events[-1].result
+    assert result.text == "".join(e.text for e in events) == "one "
+    assert (result.finish_reason, result.finish_detail, result.matched) == ("stop", "stop_string", "END")
+    held = s.generate([1], GREEDY.with_(stop=("two!",)))
+    assert held.text == "one END two"  # what was held back comes out
+
+
+def test_stop_token_ids_and_ignore_eos():
+    s = session(FakeModel(script=says("ab", 1)))
+    result = s.generate([1], GREEDY.with_(stop_token_ids=(ord("b"),)))
+    assert (result.text, result.finish_detail, result.matched) == ("a", "stop_token", ord("b"))
+    free = s.generate([1], GREEDY.with_(ignore_eos=True))
+    assert free.finish_reason == "length"
+    assert EOG not in free.token_ids
+
+
+def test_min_tokens_masks_the_endings():
+    s = session(FakeModel(script=says("", 1)))
+    result = s.generate([1], GREEDY.with_(min_tokens=3))
+    assert result.completion_tokens == 3
+    assert result.finish_detail == "eog"
+
+
+def test_context_full():
+    s = session(FakeModel(n_ctx=8))
+    result = s.generate([1, 2, 3], GREEDY.with_(ignore_eos=True))
+    assert (result.finish_reason, result.finish_detail) == ("length", "context_full")
+    assert result.completion_tokens == 6  # 3 + 5 in the cache, and the one sampled last
+    last = s.generate(range(8), GREEDY)
+    assert last.completion_tokens == 1
+    with pytest.raises(ContextFullError, match=r"9 tokens.* holds 8.*--ctx"):
+        s.stream(range(9), GREEDY)
+
+
+def test_context_shift_keeps_the_first_and_the_newest():
+    model = FakeModel(n_ctx=16)
+    s = session(model)
+    params = GREEDY.with_(ignore_eos=True, context_full="shift", context_keep=4, max_tokens=40)
+    result = s.generate(range(10), params)
+    assert result.completion_tokens == 40
+    assert s.tokens[:4] == [0, 1, 2, 3]
+    assert s.cached_tokens <= 16
+    tail = s.tokens[4:]
+    assert tail == list(result.token_ids)[-len(tail) - 1 : -1] or tail == list(result.token_ids)[-len(tail) :]
+
+
+def test_prompt_that_cannot_be_used():
+    s = session()
+    with pytest.raises(UsageError, match="no tokens"):
+        s.stream([])
+    with pytest.raises(UsageError, match=f"token {N_VOCAB}"):
+        s.stream([N_VOCAB])
+    with pytest.raises(UsageError, match="token -1"):
+        s.stream([-1])
+
+
+def test_prefix_reuse_computes_only_what_is_new():
+    model = FakeModel()
+    s = session(model)
+    first = s.generate([1, 2, 3, 4], GREEDY.with_(ignore_eos=True))
+    conversation = [1, 2, 3, 4, *first.token_ids, 9, 9]
+    second = s.generate(conversation, GREEDY)
+    # all but the last generated token were in the cache
+    assert second.timings.cached_tokens == 4 + first.completion_tokens - 1
+    assert second.timings.prefill_tokens == 3
+    assert second.token_ids == session().generate(conversation, GREEDY).token_ids
+    again = s.generate(conversation, GREEDY)
+    assert again.timings.prefill_tokens == 1
+    assert again.token_ids == second.token_ids
+    other = s.generate([1, 2, 9], GREEDY)
+    assert other.timings.cached_tokens == 2
+
+
+def test_reuse_of_prompt_only_and_of_nothing():
+    careful = session(reuse="prompt")
+    first = careful.generate([1, 2, 3, 4], GREEDY.with_(ignore_eos=True))
+    second = careful.generate([1, 2, 3, 4, *first.token_ids, 9], GREEDY)
+    assert second.timings.cached_tokens == 4
+    third = careful.generate([1, 2, 3, 4, *first.token_ids, 9], GREEDY)
+    assert third.timings.prefill_tokens == 1
+    never = session(reuse="none")
+    never.generate([1, 2, 3], GREEDY)
+    assert never.generate([1, 2, 3], GREEDY).timings.cached_tokens == 0
+
+
+def test_reuse_respects_what_the_cache_can_be_cut_back_to():
+    model = FakeModel()
+    model.min_truncate = 6
+    s = session(model)
+    s.generate([1, 2, 3, 4], GREEDY.with_(ignore_eos=True, max_tokens=4))
+    assert s.generate([1, 2, 3, 4], GREEDY).timings.cached_tokens == 0
+
+
+def test_closing_the_stream_stops_the_work_and_frees_the_session():
+    model = FakeModel()
+    s = session(model)
+    stream = s.stream([1, 2], GREEDY.with_(ignore_eos=True))
+    next(stream)
+    next(stream)
+    stream.close()
+    calls = len(model.calls)
+    assert stream.result.finish_reason == "interrupted"
+    assert len(stream.result.token_ids) == 2
+    assert list(stream) == []
+    assert len(model.calls) == calls
+    assert s.generate([1, 2], GREEDY).finish_reason in ("stop", "length")
+
+
+def test_breaking_out_and_errors_in_the_consumer():
+    model = FakeModel()
+    s = session(model)
+    for _ in s.stream([1, 2], GREEDY):
+        break
+
+    def trip():
+        for _ in s.stream([1, 2], GREEDY):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        trip()
+    ended = []
+    stream = s.stream([1, 2], GREEDY)
+    stream.on_end(lambda: ended.append(True))
+    next(stream)
+    gc.disable()
+    try:
+        del stream  # no cycle: the last reference is enough
+        assert ended == [True]
+    finally:
+        gc.enable()
+
+
+def test_a_new_generation_ends_the_one_before():
+    s = session()
+    old = s.stream([1, 2], GREEDY)
+    next(old)
+    new = s.generate([1, 2], GREEDY)
+    assert old.result.finish_reason == "interrupted"
+    assert new.finish_reason in ("stop", "length")
+
+
+def test_keyboard_interrupt_gives_a_result_and_leaves_the_session_usable():
+    model = FakeModel()
+    s = session(model)
+
+    def press_at(n):
+        def hook():
+            if len(model.calls) == n:
+                raise KeyboardInterrupt
+
+        return hook
+
+    plain = session().generate([1, 2], GREEDY.with_(ignore_eos=True))
+    model.before_call = press_at(4)
+    result = s.generate([1, 2], GREEDY.with_(ignore_eos=True))
+    assert (result.finish_reason, result.finish_detail) == ("interrupted", "keyboard")
+    assert result.token_ids == plain.token_ids[:4]
+    model.before_call = None
+    assert s.generate([1, 2], GREEDY.with_(ignore_eos=True)).token_ids == plain.token_ids
+    model.before_call = press_at(len(model.calls))  # during the prompt
+    assert s.generate([7], GREEDY).completion_tokens == 0
+
+
+def test_an_error_in_the_middle_keeps_the_text_so_far():
+    model = FakeModel(script=says("abcdef", 1))
+    s = session(model)
+
+    def fail():
+        if len(model.calls) == 3:
+            raise MemoryError
+
+    model.before_call = fail
+    stream = s.stream([1], GREEDY)
+    with pytest.raises(MemoryError):
+        list(stream)
+    assert stream.result.text == "abc"
+    assert stream.result.finish_detail == "error"
+    model.before_call = None
+    assert s.generate([1], GREEDY).text == "abcdef"
+
+
+def test_callback_stops():
+    s = session(FakeModel(script=says("abcdef", 1)))
+    result = s.generate([1], GREEDY, callback=lambda event: event.text == "c")
+    assert (result.text, result.finish_reason, result.finish_detail) == ("abc", "stop", "callback")
+    assert s.generate([1], GREEDY, callback=lambda event: 1).text == "abcdef"
+
+
+def test_timeout_and_cancel_between_tokens_and_in_a_call():
+    model = FakeModel()
+    s = session(model)
+    model.slow_s = 5.0
+    started = time.monotonic()
+    result = s.generate([1], GREEDY.with_(timeout=0.2))
+    assert time.monotonic() - started < 1
+    assert (result.finish_reason, result.finish_detail) == ("timeout", "timeout")
+    cancel = threading.Event()
+    threading.Timer(0.1, cancel.set).start()
+    started = time.monotonic()
+    result = s.generate([1], GREEDY, cancel=cancel)
+    assert time.monotonic() - started < 1
+    assert (result.finish_reason, result.finish_detail) == ("interrupted", "cancel")
+    model.slow_s = 0.0
+    cancel.clear()
+    stream = s.stream([1], GREEDY.with_(ignore_eos=True), cancel=cancel)
+    next(stream)
+    cancel.set()
+    assert next(stream).result.token_ids == stream.result.token_ids
+    assert threading.active_count() < 20
+
+
+def test_cancelling_one_generation_spares_another_of_the_same_model():
+    model = FakeModel()
+    model.slow_s = 0.03
+    cancelled, spared = session(model), session(model)
+    results = {}
+    cancel = threading.Event()
+
+    def work(name, s, cancel):
+        results[name] = s.generate([1, 2], GREEDY.with_(ignore_eos=True), cancel=cancel)
+
+    threads = [
+        threading.Thread(target=work, args=("a", cancelled, cancel)),
+        threading.Thread(target=work, args=("b", spared, threading.Event())),
+    ]
+    for t in threads:
+        t.start()
+    time.sleep(0.2)
+    cancel.set()
+    for t in threads:
+        t.join()
+    assert results["a"].finish_reason == "interrupted"
+    assert results["b"].finish_reason == "length"
+
+
+def test_closing_from_another_thread():
+    model = FakeModel()
+    model.slow_s = 5.0
+    s = session(model)
+    stream = s.stream([1], GREEDY)
+    worker = threading.Thread(target=lambda: list(stream))
+    worker.start()
+    time.sleep(0.1)
+    assert stream.close() is False
+    worker.join(timeout=2)
+    assert not worker.is_alive()
+    assert stream.result.finish_reason == "interrupted"
+
+
+def test_long_prompts_are_computed_in_pieces_and_go_on_after_a_cancel():
+    model = FakeModel(n_ctx=5000)
+    s = session(model)
+    cancel = threading.Event()
+    model.before_call = lambda: cancel.set() if len(model.calls) == 1 else None
+    ids = [i % 250 for i in range(3000)]
+    assert s.generate(ids, GREEDY, cancel=cancel).completion_tokens == 0
+    assert s.cached_tokens == 2048
+    assert s.generate(ids, GREEDY).timings.prefill_tokens == 3000 - 2048
+
+
+def test_rewind_fork_reset_close():
+    model = FakeModel()
+    s = session(model)
+    result = s.generate([1, 2, 3], GREEDY.with_(ignore_eos=True, max_tokens=5))
+    assert s.tokens == [1, 2, 3, *result.token_ids[:4]]
+    twin = s.fork()
+    s.rewind(3)
+    assert s.tokens == [1, 2, 3, result.token_ids[0]]
+    assert s.cached_tokens == 4
+    assert len(twin.tokens) == 7
+    assert twin.generate([*twin.tokens, 9], GREEDY).timings.prefill_tokens == 1
+    s.rewind(100)
+    assert s.tokens == []
+    with pytest.raises(UsageError):
+        s.rewind(-1)
+    s.reset()
+    assert s.generate([1, 2, 3], GREEDY).timings.prefill_tokens == 3
+    s.close()
+    s.close()
+    with pytest.raises(LLMGenError, match="closed"):
+        s.generate([1])
+    twin.close()
+
+
+def test_same_seed_same_text():
+    params = SamplingParams(seed=7, max_tokens=30, temp=1.5, top_k=0, top_p=1, min_p=0, ignore_eos=True)
+    first = session().generate([1, 2], params)
+    assert session().generate([1, 2], params).token_ids == first.token_ids
+    assert session().generate([1, 2], params.with_(seed=8)).token_ids != first.token_ids
+    random = session().generate([1, 2], params.with_(seed=None))
+    assert session().generate([1, 2], params.with_(seed=random.seed)).token_ids == random.token_ids
+
+
+def test_without_a_tokenizer():
+    s = Session(FakeModel())
+    result = s.generate([1, 2], GREEDY)
+    assert result.text == ""
+    assert result.completion_tokens == 20
+    with pytest.raises(UsageError, match="stop"):
+        s.generate([1, 2], GREEDY.with_(stop="x"))
