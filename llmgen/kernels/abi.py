@@ -1,0 +1,75 @@
+"""How compiled code is called: steps, their arguments, and the control block of a run.
+
+A *step* is ``void step(args, thread, n_threads)``.  ``args`` is the address of the
+step's row in the calling thread's table: 64-bit integers, addresses, or the bits of
+a float64.  A *native* is any other function that Python calls directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import njit, types
+
+from llmgen.kernels.layout import FIELDS
+from llmgen.kernels.simd import load_f64, load_i64
+
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+"""No exceptions, no allocation, no reassociation of floats."""
+
+I = types.int64  # noqa: E741 - the one letter reads best in a signature
+
+
+def inline(function: Callable[..., Any]) -> Any:
+    """A helper that LLVM inlines into the kernels that use it."""
+    return njit(**OPTIONS)(function)
+
+
+def step(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a step: void(args, thread, n_threads)."""
+    function.signature = types.void(I, I, I)  # type: ignore[attr-defined]
+    return function
+
+
+def native(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Mark a function that Python calls, with int64 arguments and an int64 or no result."""
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.signature = signature  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+@inline
+def arg(args: int, i: int) -> int:
+    """The i-th argument of a step."""
+    return load_i64(args + 8 * i)
+
+
+@inline
+def arg_f64(args: int, i: int) -> float:
+    """The i-th argument of a step, a float64."""
+    return load_f64(args + 8 * i)
+
+
+@inline
+def share(n: int, thread: int, n_threads: int) -> tuple[int, int]:
+    """The part [start, stop) of n items that a thread takes."""
+    return n * thread // n_threads, n * (thread + 1) // n_threads
+
+
+RUN_TOKENS = 8 * FIELDS["n_tokens"]
+RUN_IDS = 8 * FIELDS["ids"]
+RUN_POSITIONS = 8 * FIELDS["positions"]
+RUN_CACHES = 8 * FIELDS["caches"]
+RUN_OUTPUTS = 8 * FIELDS["n_outputs"]
+RUN_OUTPUT_ROWS = 8 * FIELDS["output_rows"]
+RUN_LOGITS = 8 * FIELDS["logits"]
+
+
+@inline
+def run_field(run: int, at: int) -> int:
+    """A field of the control block of this run (RUN_...)."""
+    return load_i64(run + at)

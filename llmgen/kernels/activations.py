@@ -1,0 +1,221 @@
+"""Activations as the matrix kernels want them: int8 with a scale per 32 values, or float32.
+
+d = max|x| / 127, q = round(x / d) to the nearest even, e = d * sum(q).  The same
+numbers go into every format (layout.RECORDS, layout.TILE_BLOCK).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+
+from llmgen.kernels.abi import (
+    RUN_OUTPUT_ROWS,
+    RUN_TOKENS,
+    arg,
+    inline,
+    run_field,
+    step,
+)
+from llmgen.kernels.layout import RECORDS, TILE_BLOCK, TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG, TILE_TOKENS
+from llmgen.kernels.simd import (
+    absolute,
+    binary,
+    f32x16,
+    i8x16,
+    i8x32,
+    i32x16,
+    join_i8x16,
+    load_f32,
+    load_f32x16,
+    load_i64,
+    max_f32x16,
+    maximum,
+    nearest,
+    permute,
+    splat,
+    store_f32,
+    store_f32x16,
+    store_i8x16,
+    store_i8x32,
+    store_i32,
+    store_i32x8,
+    sum_i32x16,
+    to_i8,
+    to_int,
+    zero_f32x16,
+    zero_i32x16,
+)
+from llmgen.kernels.transpose import store_transposed_32
+
+_127 = np.float32(127.0)
+
+
+@inline
+def quantize32(x):  # type: ignore[no-untyped-def]
+    """32 floats at x -> (q of the first 16 as i32x16, of the last 16, d); a NaN ends up in d."""
+    a0, a1 = load_f32x16(x), load_f32x16(x + 64)
+    top = max_f32x16(maximum(absolute(a0), absolute(a1)))
+    inverse = splat(_127 / top if top > 0 else np.float32(0.0))
+    return to_int(nearest(a0 * inverse)), to_int(nearest(a1 * inverse)), top / _127
+
+
+def _sum_fours(b: Any, low: Any, high: Any) -> Any:
+    """i32x8: sums of four neighbours of 32 values in two vectors."""
+    quarters = [permute(b, low, range(k, 16, 4)) for k in range(4)]
+    quarters_high = [permute(b, high, range(k, 16, 4)) for k in range(4)]
+    sums = []
+    for q in (quarters, quarters_high):
+        sums.append(b.add(b.add(q[0], q[1]), b.add(q[2], q[3])))
+    return b.sub(ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8), permute(b, sums[0], range(8), sums[1]))
+
+
+from llmgen.kernels.simd import i32x8 as _i32x8  # noqa: E402
+
+negative_sums = binary(i32x16, i32x16, _i32x8, _sum_fours)
+
+_SPLIT, _PLAIN, _SUPER = RECORDS["split"].nbytes, RECORDS["plain"].nbytes, RECORDS["super"].nbytes
+
+
+@inline
+def put_split(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
+    p = rec + (block >> 2) * _SPLIT
+    k = block & 3
+    store_i8x16(p + 16 * k, to_i8(q0))
+    store_i8x16(p + 64 + 16 * k, to_i8(q1))
+    store_f32(p + 128 + 4 * k, d)
+    store_f32(p + 144 + 4 * k, d * np.float32(sum_i32x16(q0 + q1)))
+
+
+@inline
+def put_plain(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
+    p = rec + (block >> 2) * _PLAIN
+    k = block & 3
+    store_i8x32(p + 32 * k, join_i8x16(to_i8(q0), to_i8(q1)))
+    store_f32(p + 128 + 4 * k, d)
+    store_f32(p + 144 + 4 * k, d * np.float32(sum_i32x16(q0 + q1)))
+    store_i32x8(p + 192 + 32 * k, negative_sums(q0, q1))
+
+
+@inline
+def put_super(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
+    p = rec + (block >> 3) * _SUPER
+    k = block & 7
+    store_i8x32(p + 32 * k, join_i8x16(to_i8(q0), to_i8(q1)))
+    s0, s1 = np.float32(sum_i32x16(q0)), np.float32(sum_i32x16(q1))
+    at = p + 256 + 4 * (k + (k & 4))  # [d0..3 e0..3 d4..7 e4..7]
+    store_f32(at, d)
+    store_f32(at + 16, d * (s0 + s1))
+    store_f32(p + 320 + 8 * k, d)
+    store_f32(p + 324 + 8 * k, d)
+    store_f32(p + 384 + 8 * k, d * s0)
+    store_f32(p + 388 + 8 * k, d * s1)
+
+
+# Arguments of the step, in order.
+X, X_STRIDE, OUT, OUT_STRIDE, FIRST, LAST, REAL, GATHER, SPLIT, RUN, COUNT = range(11)
+
+
+@inline
+def columns_of(args, thread, n_threads):  # type: ignore[no-untyped-def]
+    """The columns [first, last) that this thread quantizes: all of them, or with SPLIT its share."""
+    n = run_field(arg(args, RUN), arg(args, COUNT))
+    if arg(args, SPLIT):
+        return n * thread // n_threads, n * (thread + 1) // n_threads
+    return 0, n
+
+
+@inline
+def source_of(args, column):  # type: ignore[no-untyped-def]
+    """Address of the column's activations; with GATHER the columns are the tokens that want logits."""
+    row = column
+    if arg(args, GATHER):
+        row = load_i64(run_field(arg(args, RUN), RUN_OUTPUT_ROWS) + 8 * column)
+    return arg(args, X) + row * arg(args, X_STRIDE)
+
+
+def _quantizer(put: Any) -> Any:
+    def quantize(args: int, thread: int, n_threads: int) -> None:
+        """Blocks FIRST..LAST of 32 activations into records; blocks from REAL on do not exist and become zero."""
+        first, last = columns_of(args, thread, n_threads)
+        for column in range(first, last):
+            x = source_of(args, column)
+            out = arg(args, OUT) + column * arg(args, OUT_STRIDE)
+            for block in range(arg(args, FIRST), arg(args, LAST)):
+                if block < arg(args, REAL):
+                    q0, q1, d = quantize32(x + 128 * block)
+                    put(out, block, q0, q1, d)
+                else:
+                    put(out, block, zero_i32x16(), zero_i32x16(), np.float32(0.0))
+
+    return step(quantize)
+
+
+split, plain, super = _quantizer(put_split), _quantizer(put_plain), _quantizer(put_super)
+
+
+def _copy(args: int, thread: int, n_threads: int) -> None:
+    """FIRST..LAST: floats to copy; REAL: where the zeros begin (both in values, LAST a multiple of 16)."""
+    first, last = columns_of(args, thread, n_threads)
+    n = arg(args, REAL)
+    for column in range(first, last):
+        x = source_of(args, column)
+        out = arg(args, OUT) + column * arg(args, OUT_STRIDE)
+        for i in range(arg(args, FIRST), arg(args, LAST), 16):
+            if i + 16 <= n:
+                store_f32x16(out + 4 * i, load_f32x16(x + 4 * i))
+            else:
+                store_f32x16(out + 4 * i, zero_f32x16())
+                for k in range(i, n):
+                    store_f32(out + 4 * k, load_f32(x + 4 * k))
+
+
+float = step(_copy)
+
+
+@step
+def tiles(args: int, thread: int, n_threads: int) -> None:
+    """Prompt tokens, f32 -> tiles of eight tokens (layout.TILE_BLOCK); each thread its own tiles.
+
+    REAL: blocks of 32 in a token; tokens behind the last are whatever the buffer holds.
+    """
+    blocks = arg(args, REAL)
+    n_tiles = (run_field(arg(args, RUN), RUN_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS
+    for tile in range(n_tiles * thread // n_threads, n_tiles * (thread + 1) // n_threads):
+        stride = arg(args, X_STRIDE)
+        x = arg(args, X) + tile * TILE_TOKENS * stride
+        out = arg(args, OUT) + tile * blocks * TILE_BLOCK
+        for _ in range(blocks):
+            store_transposed_32(
+                out,
+                (
+                    _token(x, out, 0),
+                    _token(x + stride, out, 4),
+                    _token(x + 2 * stride, out, 8),
+                    _token(x + 3 * stride, out, 12),
+                    _token(x + 4 * stride, out, 16),
+                    _token(x + 5 * stride, out, 20),
+                    _token(x + 6 * stride, out, 24),
+                    _token(x + 7 * stride, out, 28),
+                ),
+            )
+            x += 128
+            out += TILE_BLOCK
+
+
+@inline
+def _token(x, out, lane):  # type: ignore[no-untyped-def]
+    """32 activations of one token -> i8x32; scale and sums go to the token's lane of the block at out."""
+    q0, q1, d = quantize32(x)
+    s0, s1 = sum_i32x16(q0), sum_i32x16(q1)
+    store_f32(out + TILE_D + lane, d)
+    store_f32(out + TILE_E + lane, d * np.float32(s0 + s1))
+    store_f32(out + TILE_E0 + lane, d * np.float32(s0))
+    store_f32(out + TILE_E1 + lane, d * np.float32(s1))
+    store_i32(out + TILE_NEG + lane, -(s0 + s1))
+    return join_i8x16(to_i8(q0), to_i8(q1))
+
+

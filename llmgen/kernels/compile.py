@@ -1,0 +1,105 @@
+"""The compiler process: turns kernel sources into object code with Numba and LLVM.
+
+    python -m llmgen.kernels.compile LEVEL < names
+
+Reads kernel names, one a line ("module:function", below llmgen.kernels), and writes
+for each an object file into the cache, then its name to stdout.  A separate process
+keeps the memory of two compilers out of the program, lets several run at once, and
+can simply be killed on Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+
+def native_symbol(name: str) -> str:
+    """The linker symbol of a kernel."""
+    return "llmgen_" + "".join(c if c.isalnum() else "_" for c in name)
+
+
+def _wrapper(symbol: str, target: str, n_args: int, returns: bool) -> str:
+    """LLVM text of a plain C function around Numba's calling convention (status, result pointer, error pointer)."""
+    params = ", ".join(f"i64 %a{i}" for i in range(n_args))
+    return f"""
+define {"i64" if returns else "void"} @{symbol}({params}) {{
+  %result = alloca i64
+  %error = alloca ptr
+  %status = call i32 @"{target}"(ptr %result, ptr %error{"".join(f", i64 %a{i}" for i in range(n_args))})
+  {"%value = load i64, ptr %result" if returns else ""}
+  ret {"i64 %value" if returns else "void"}
+}}
+"""
+
+
+def compile_kernel(name: str) -> bytes:
+    """Object code of one kernel for the level of this process."""
+    import importlib
+
+    import llvmlite.binding as llvm
+    from numba import njit, types
+
+    from llmgen.kernels.abi import OPTIONS
+
+    module, function_name = name.split(":")
+    function = getattr(importlib.import_module(f"llmgen.kernels.{module}"), function_name)
+    signature = function.signature
+    dispatcher = njit(signature, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)(function)
+    (overload,) = dispatcher.overloads.values()
+    inner = overload.fndesc.llvm_func_name
+    returns = signature.return_type != types.void
+    text = dispatcher.inspect_llvm(dispatcher.signatures[0])
+    text += _wrapper(native_symbol(name), inner, len(signature.args), returns)
+    return _emit(llvm.parse_assembly(text), native_symbol(name))
+
+
+def _emit(module: Any, symbol: str) -> bytes:
+    """Keep only ``symbol``, optimize, and emit machine code."""
+    import llvmlite.binding as llvm
+
+    from llmgen.kernels.library import target_machine
+
+    for function in module.functions:
+        if not function.is_declaration and function.name != symbol:
+            function.linkage = "internal"
+    module.verify()
+    machine = target_machine()
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+def main() -> None:
+    """Compile the kernels named on stdin, in order."""
+    from llmgen.kernels.cpu import target
+
+    level = sys.argv[1]
+    os.environ["LLMGEN_KERNEL_LEVEL"] = level
+    chosen = target(level)
+    # Numba compiles for the process's own CPU unless told otherwise before it is imported
+    os.environ["NUMBA_CPU_NAME"] = chosen.cpu
+    os.environ["NUMBA_CPU_FEATURES"] = chosen.features
+    os.environ.setdefault("NUMBA_DISABLE_JIT", "0")
+
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    from llmgen.kernels.library import ObjectStore
+    from llmgen.kernels.threads import register_system_calls
+
+    register_system_calls(llvm.add_symbol)
+    store = ObjectStore.default()
+    for line in sys.stdin:
+        name = line.strip()
+        store.save(name, level, compile_kernel(name))
+        print(name, flush=True)
+
+
+if __name__ == "__main__":
+    main()

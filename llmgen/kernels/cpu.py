@@ -1,0 +1,81 @@
+"""Which instructions this CPU has, and the kernel level that follows.
+
+A *level* names the way the 8-bit dot product is computed; everything else LLVM
+chooses by itself.  All levels produce the same integers.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import lru_cache
+
+LEVELS = ("avx512vnni", "avxvnni", "avx2", "generic")
+"""From the most capable to the one that runs anywhere."""
+
+_REQUIRED = {
+    "avx512vnni": ("avx512vnni", "avx512bw", "avx512vl", "avx512f", "fma", "f16c"),
+    "avxvnni": ("avxvnni", "avx2", "fma", "f16c"),
+    "avx2": ("avx2", "fma", "f16c"),
+    "generic": (),
+}
+# What a lower level must not use: taken from the CPU's feature string when a level is forced.
+_AVX512 = (
+    "avx512f avx512bw avx512cd avx512dq avx512vl avx512vnni avx512vbmi avx512vbmi2 avx512bitalg avx512vpopcntdq "
+    "avx512ifma avx512bf16 avx512fp16 avx512vp2intersect evex512 avx10.1 avx10.1-256 avx10.1-512 avx10.2 "
+    "avx10.2-256 avx10.2-512 amx-int8 amx-tile amx-bf16"
+).split()
+_VNNI = ["avxvnni", "avxvnniint8", "avxvnniint16"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What machine code is made for: a level, LLVM's CPU name, and its feature string."""
+
+    level: str
+    cpu: str
+    features: str
+
+
+def _host_features() -> dict[str, bool]:
+    import llvmlite.binding as llvm
+
+    return dict(llvm.get_host_cpu_features())
+
+
+@lru_cache(maxsize=None)
+def best_level() -> str:
+    """The highest level that this CPU can run."""
+    features = _host_features()
+    return next(level for level in LEVELS if all(features.get(name) for name in _REQUIRED[level]))
+
+
+@lru_cache(maxsize=None)
+def target(level: str | None = None) -> Target:
+    """The target of ``level``: by default ``$LLMGEN_KERNEL_LEVEL``, else the best one for this CPU."""
+    import llvmlite.binding as llvm
+
+    from llmgen.errors import KernelError
+
+    best = best_level()
+    level = level or os.environ.get("LLMGEN_KERNEL_LEVEL") or best
+    if level not in LEVELS:
+        raise KernelError(f"unknown kernel level {level!r}; choose one of {', '.join(LEVELS)}")
+    if LEVELS.index(level) < LEVELS.index(best):
+        raise KernelError(f"kernel level {level} needs instructions that this CPU lacks; the best here is {best}")
+    features = _host_features()
+    off: list[str] = []
+    if level != "avx512vnni":
+        off += _AVX512
+    if level in ("avx2", "generic"):
+        off += _VNNI
+    if level == "generic" and platform.machine().lower() in ("x86_64", "amd64"):
+        # the plain x86-64 of any machine: SSE2 only
+        return Target(level, "x86-64", "")
+    for name in off:
+        if name in features:
+            features[name] = False
+    flat = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(features.items()))
+    # the CPU's own name brings features and 256-bit preferences of its own, which an explicit list overrides
+    return Target(level, llvm.get_host_cpu_name(), flat)

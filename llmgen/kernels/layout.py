@@ -1,0 +1,70 @@
+"""The layouts that compiled code and Python agree on; plain numbers, no imports.
+
+All sizes are in bytes unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+STEP_BYTES = 256
+"""One step in a thread's table: the kernel's address, the barrier flag, 29 arguments, the address to prefetch."""
+STEP_ARGS = 29
+STEP_NEXT = STEP_BYTES - 8
+"""Where a step keeps the address of the weights that its thread reads next."""
+
+FIELDS = {
+    name: i
+    for i, name in enumerate(("n_tokens", "ids", "positions", "caches", "n_outputs", "output_rows", "logits", "zero"))
+}
+"""The control block of a run, int64 each: how many tokens; addresses of their ids, positions and
+cache bases (int64 [n_tokens] each); how many rows of logits, for which tokens (int64 [n_outputs]), and where to."""
+
+TILE_TOKENS = 8
+"""Prompt tokens are laid out in tiles of eight."""
+PANEL_ROWS = 16
+"""Weight rows that the panel kernel takes at once."""
+MAX_COLUMNS = 8
+"""Generated tokens that one decode step takes at most."""
+KEY_BLOCK = 256
+"""Keys that attention handles at once; blocks start at multiples of this position."""
+KEY_GROUP = 16
+"""Keys are stored in groups of 16: [head_dim][16 keys]."""
+
+
+class Record:
+    """One activation format of the matrix-vector kernels: ``values`` activations in ``nbytes`` bytes."""
+
+    def __init__(self, values: int, nbytes: int) -> None:
+        self.values, self.nbytes = values, nbytes
+
+    def size(self, n: int) -> int:
+        """Bytes for n activations."""
+        return -(-n // self.values) * self.nbytes
+
+
+RECORDS = {
+    # int8: first halves of four blocks, second halves | f32 [d0..3 | e0..3]
+    "split": Record(128, 192),
+    # int8 in order | f32 [d0..3 | e0..3] | int32 [32], minus the sums of fours
+    "plain": Record(128, 320),
+    # int8 in order | f32 [d0..3 e0..3 d4..7 e4..7] | f32 d per 16 | f32 e per 16
+    "super": Record(256, 448),
+    # float32 in order, padded with zeros
+    "float": Record(64, 256),
+}
+"""d is the scale of 32 activations, e is d times their sum (per 32, or per 16 where it says so)."""
+
+TILE_BLOCK = 416
+"""Eight tokens times 32 activations for the panel kernel: int8 [8 groups][8 tokens][4] | f32 d [8] |
+f32 e [8] | f32 e of the first 16 [8] | of the last 16 [8] | int32 minus the sum [8]."""
+TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG = 256, 288, 320, 352, 384
+
+TEAM_BARRIER, TEAM_STOP, TEAM_EXIT = 0, 64, 72
+TEAM_TABLE, TEAM_TABLE_BYTES, TEAM_STEPS, TEAM_ACTIVE, TEAM_COUNT = 128, 136, 144, 152, 160
+TEAM_MAIL, TEAM_ACK, TEAM_LINE = 256, 64, 128
+"""What the thread team shares: barrier counter, stop flag, exit flag; the job; and for each thread a
+mailbox (the number of the last job posted to it) and, TEAM_ACK bytes behind, the last job it finished."""
+
+
+def team_bytes(n_threads: int) -> int:
+    """Size of the block that a team of n_threads shares."""
+    return TEAM_MAIL + TEAM_LINE * n_threads

@@ -1,0 +1,56 @@
+"""The quant types: for each, how a row is multiplied, unpacked and read.
+
+A type is one ``Quant`` record in ``legacy``, ``kquants`` or ``floats``; ``matvec``,
+``panel`` and ``rows`` make the kernels of all types out of these records.  To add a
+type is to add one record, its line in ``TABLE``, and it is covered by the oracle
+test over the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class QuantKernels:
+    """What the planner must know about a type; the kernels are named after ``key``."""
+
+    key: str  # 'q4_1'
+    record: str  # the activation format of its matrix-vector kernel, see layout.RECORDS
+    step: int  # weights that the matrix-vector kernel takes at once
+    block: int  # weights of one block in the file
+    panel_bytes: int  # bytes of a panel of 16 rows, per 32 weights
+    overread: int  # bytes that the kernels may read behind the last block of a row
+
+    @property
+    def matvec(self) -> str:
+        return f"quants.matvec:{self.key}"
+
+    @property
+    def panel(self) -> str:
+        return f"quants.panel:{self.key}"
+
+    @property
+    def embed(self) -> str:
+        return f"quants.rows:{self.key}"
+
+
+_SCALED = 8 * 64 + 2 * 64  # 8 groups of four weights for 16 rows, a scale and an offset per row
+
+TABLE = {
+    kernels.key: kernels
+    for kernels in (
+        QuantKernels("f32", "float", 64, 1, 32 * 64, 256),
+        QuantKernels("f16", "float", 64, 1, 32 * 64, 128),
+        QuantKernels("bf16", "float", 64, 1, 32 * 64, 128),
+        QuantKernels("q4_0", "split", 128, 32, _SCALED, 64),
+        QuantKernels("q4_1", "split", 128, 32, _SCALED, 64),
+        QuantKernels("q5_0", "split", 128, 32, _SCALED, 80),
+        QuantKernels("q5_1", "split", 128, 32, _SCALED, 80),
+        QuantKernels("q8_0", "plain", 128, 32, _SCALED, 128),
+        QuantKernels("q4_k", "super", 256, 256, _SCALED, 16),
+        QuantKernels("q5_k", "super", 256, 256, _SCALED, 16),
+        QuantKernels("q6_k", "super", 256, 256, _SCALED + 128, 16),
+    )
+}
+"""By the lower-case name of the ggml type."""

@@ -1,0 +1,288 @@
+"""Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0: blocks of 32 weights with a half-precision scale.
+
+Layouts (ggml-common.h and ggml-quants.c of ggml): d f16, then for the _1 types an
+offset m f16, then for 5 bits a 32-bit word of fifth bits, then 16 bytes of nibbles:
+byte j holds weight j below and weight j + 16 above.  Q8_0: d and 32 signed bytes.
+
+    Q4_0: w = d (q - 8)   Q4_1: w = d q + m   Q5_0: w = d (q - 16)   Q5_1: w = d q + m
+
+The matrix-vector kernel takes four blocks (128 weights) at once.  The dot product of
+block b ends in lanes 4b..4b+3; scales are multiplied by the activations' before they
+are spread over these lanes, and the offset's term (scale times sum of activations)
+rides in the upper half of the same vector.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+
+from llmgen.kernels.abi import inline
+from llmgen.kernels.dot import dot4_pair, dot4_signed
+from llmgen.kernels.simd import (
+    I32,
+    I64,
+    binary,
+    constant,
+    f32x8,
+    f32x16,
+    fma,
+    fma8,
+    i8x16,
+    i8x32,
+    i8x64,
+    i64x4,
+    i64x8,
+    join_i8x32,
+    load_f16,
+    load_f32x8,
+    load_i8x32,
+    load_i8x64,
+    load_i32x16,
+    load_s8,
+    load_u8,
+    load_u32,
+    offset,
+    permute,
+    pointer,
+    shuffle,
+    splat_value,
+    store_f32,
+    sum_f32x4,
+    sum_f32x16,
+    to_float,
+    unary,
+    undefined,
+    upper4,
+    zero_f32x8,
+)
+
+spread_fours = shuffle(f32x8, [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4)
+spread_eights_low = shuffle(f32x8, [0] * 8 + [1] * 8)
+spread_eights_high = shuffle(f32x8, [2] * 8 + [3] * 8)
+low_nibbles = unary(i8x64, i8x64, lambda b, v: b.and_(v, ir.Constant(i8x64.llvm, [15] * 64)))
+
+
+def _upper_nibbles(b: Any, v: Any) -> Any:
+    wide = b.bitcast(v, i64x8.llvm)
+    shifted = b.bitcast(b.lshr(wide, ir.Constant(i64x8.llvm, [4] * 8)), i8x64.llvm)
+    return b.and_(shifted, ir.Constant(i8x64.llvm, [15] * 64))
+
+
+high_nibbles = unary(i8x64, i8x64, _upper_nibbles)
+
+
+def four_runs(first: int, stride: int) -> Any:
+    """``load(p)``: the 16 bytes at p + first of four blocks, one after the other."""
+
+    def emit(b: Any, p: Any) -> Any:
+        runs = [b.load(pointer(b, offset(b, p, first + i * stride)), align=1, typ=i8x16.llvm) for i in range(4)]
+        return permute(b, permute(b, runs[0], range(32), runs[1]), range(64), permute(b, runs[2], range(32), runs[3]))
+
+    return unary(types.intp, i8x64, emit)
+
+
+def four_scales(stride: int, second: int | None) -> Any:
+    """``load(p)``: f32x8, d of four blocks, then the f16 at ``second`` of each (or d again)."""
+
+    def emit(b: Any, p: Any) -> Any:
+        half, vector = ir.HalfType(), ir.VectorType(ir.HalfType(), 8)
+        value = undefined(vector)
+        places = [i * stride for i in range(4)]
+        if second is not None:
+            places += [i * stride + second for i in range(4)]
+        for lane, at in enumerate(places):
+            element = b.load(pointer(b, offset(b, p, at)), align=1, typ=half)
+            value = b.insert_element(value, element, ir.Constant(I32, lane))
+        if second is None:
+            value = permute(b, value, [0, 1, 2, 3] * 2)
+        return b.fpext(value, f32x8.llvm)
+
+    return unary(types.intp, f32x8, emit)
+
+
+def _keep(b: Any, v: Any, n: Any) -> Any:
+    """Scales of the first n blocks; the others become 0 whatever they hold."""
+    lanes = ir.Constant(ir.VectorType(I64, 8), [0, 1, 2, 3] * 2)
+    mask = b.icmp_signed("<", lanes, splat_value(b, n, lanes.type))
+    return b.select(mask, v, ir.Constant(f32x8.llvm, [0.0] * 8))
+
+
+keep_blocks = binary(f32x8, types.int64, f32x8, _keep)
+
+
+def _add_fifth(b: Any, bits: Any, v: Any) -> Any:
+    mask = b.bitcast(bits, ir.VectorType(ir.IntType(1), 64))
+    return b.select(mask, b.or_(v, ir.Constant(i8x64.llvm, [16] * 64)), v)
+
+
+add_fifth_bits = binary(types.int64, i8x64, i8x64, _add_fifth)
+
+
+def _nibbles32(b: Any, p: Any) -> Any:
+    """16 bytes at p -> 32 nibbles in the order of the weights."""
+    v = b.load(pointer(b, p), align=1, typ=i8x16.llvm)
+    low = b.and_(v, ir.Constant(i8x16.llvm, [15] * 16))
+    high = b.lshr(v, ir.Constant(i8x16.llvm, [4] * 16))
+    return permute(b, low, range(32), high)
+
+
+def _nibbles32_fifth(b: Any, p: Any, bits: Any) -> Any:
+    v = _nibbles32(b, p)
+    mask = b.bitcast(b.trunc(bits, I32), ir.VectorType(ir.IntType(1), 32))
+    return b.select(mask, b.or_(v, ir.Constant(i8x32.llvm, [16] * 32)), v)
+
+
+nibbles32 = unary(types.intp, i8x32, _nibbles32)
+nibbles32_fifth = binary(types.intp, types.int64, i8x32, _nibbles32_fifth)
+
+
+class Legacy:
+    """What ``matvec``, ``panel`` and ``rows`` need of a type with blocks of 32."""
+
+    zero_min = staticmethod(zero_f32x8)
+    blocks_a_step = 4
+    sub_blocks = 1  # blocks of 32 in one block of the file
+    x_bytes = 192  # of the activation record per step
+    signed = False
+    halves = False  # one scale for all 32 weights of a block
+
+    def __init__(self, nbytes: int, bits: int) -> None:
+        self.block_bytes, self.bits = nbytes, bits
+        self.step_bytes = 4 * nbytes
+
+
+def _nibble_type(nbytes: int, first: int, second: int | None, zero: int, fifth: int | None) -> Legacy:
+    """A 4- or 5-bit type: nibbles at ``first``, offset at ``second`` or an implied ``zero``, fifth bits at ``fifth``."""
+    quant = Legacy(nbytes, 4 if fifth is None else 5)
+    runs, scales = four_runs(first, nbytes), four_scales(nbytes, second)
+    has_offset = second is not None
+    minus_zero = np.float32(-zero)
+
+    if fifth is None:
+
+        @inline
+        def unpack(p):  # type: ignore[no-untyped-def]
+            v = runs(p)
+            return scales(p), low_nibbles(v), high_nibbles(v)
+
+        @inline
+        def weights(p, j):  # type: ignore[no-untyped-def]
+            return nibbles32(p + first)
+    else:
+        b0, b1, b2, b3 = (fifth + i * nbytes for i in range(4))
+
+        @inline
+        def unpack(p):  # type: ignore[no-untyped-def]
+            v = runs(p)
+            h0, h1, h2, h3 = load_u32(p + b0), load_u32(p + b1), load_u32(p + b2), load_u32(p + b3)
+            low = (h0 & 0xFFFF) | ((h1 & 0xFFFF) << 16) | ((h2 & 0xFFFF) << 32) | (h3 << 48)
+            high = (h0 >> 16) | (h1 & 0xFFFF0000) | ((h2 >> 16) << 32) | ((h3 >> 16) << 48)
+            return scales(p), add_fifth_bits(low, low_nibbles(v)), add_fifth_bits(high, high_nibbles(v))
+
+        @inline
+        def weights(p, j):  # type: ignore[no-untyped-def]
+            return nibbles32_fifth(p + first, load_u32(p + fifth))
+
+    @inline
+    def unpack_tail(p, n):  # type: ignore[no-untyped-def]
+        d, low, high = unpack(p)
+        return keep_blocks(d, n), low, high
+
+    @inline
+    def fold(u, x, a, m):  # type: ignore[no-untyped-def]
+        d, low, high = u
+        scale = load_f32x8(x + 128)
+        s = dot4_pair(low, load_i8x64(x), high, load_i8x64(x + 64))
+        return fma(to_float(s), spread_fours(d * scale), a), fma8(d, scale, m)
+
+    @inline
+    def finish(a, m):  # type: ignore[no-untyped-def]
+        if has_offset:
+            return sum_f32x16(a) + sum_f32x4(upper4(m))
+        return sum_f32x16(a) + minus_zero * sum_f32x4(upper4(m))
+
+    @inline
+    def panel_scales(p, o, stride):  # type: ignore[no-untyped-def]
+        d = load_f16(p)
+        store_f32(o, d)
+        store_f32(o + 64, load_f16(p + 2) if has_offset else d * minus_zero)
+
+    @inline
+    def dequantize(p, out):  # type: ignore[no-untyped-def]
+        d = load_f16(p)
+        m = load_f16(p + 2) if has_offset else d * minus_zero
+        bits = load_u32(p + (2 if fifth is None else fifth))
+        for i in range(16):
+            q = load_u8(p + first + i)
+            low, high = q & 15, q >> 4
+            if fifth is not None:
+                low |= ((bits >> i) & 1) << 4
+                high |= ((bits >> (i + 16)) & 1) << 4
+            store_f32(out + 4 * i, np.float32(low) * d + m)
+            store_f32(out + 4 * (i + 16), np.float32(high) * d + m)
+
+    quant.unpack, quant.unpack_tail, quant.fold, quant.finish = unpack, unpack_tail, fold, finish
+    quant.weights, quant.panel_scales, quant.dequantize = weights, panel_scales, dequantize
+    return quant
+
+
+Q4_0 = _nibble_type(18, 2, None, 8, None)
+Q4_1 = _nibble_type(20, 4, 2, 0, None)
+Q5_0 = _nibble_type(22, 6, None, 16, 2)
+Q5_1 = _nibble_type(24, 8, 2, 0, 4)
+
+
+def _q8_0() -> Legacy:
+    quant = Legacy(34, 8)
+    quant.x_bytes, quant.signed = 320, True
+    scales = four_scales(34, None)
+
+    @inline
+    def unpack(p):  # type: ignore[no-untyped-def]
+        first = join_i8x32(load_i8x32(p + 2), load_i8x32(p + 36))
+        return scales(p), first, join_i8x32(load_i8x32(p + 70), load_i8x32(p + 104))
+
+    @inline
+    def unpack_tail(p, n):  # type: ignore[no-untyped-def]
+        d, first, second = unpack(p)
+        return keep_blocks(d, n), first, second
+
+    @inline
+    def fold(u, x, a, m):  # type: ignore[no-untyped-def]
+        d, first, second = u
+        t = d * load_f32x8(x + 128)
+        s = dot4_signed(first, load_i8x64(x), load_i32x16(x + 192))
+        a = fma(to_float(s), spread_eights_low(t), a)
+        s = dot4_signed(second, load_i8x64(x + 64), load_i32x16(x + 256))
+        return fma(to_float(s), spread_eights_high(t), a), m
+
+    @inline
+    def finish(a, m):  # type: ignore[no-untyped-def]
+        return sum_f32x16(a)
+
+    @inline
+    def weights(p, j):  # type: ignore[no-untyped-def]
+        return load_i8x32(p + 2)
+
+    @inline
+    def panel_scales(p, o, stride):  # type: ignore[no-untyped-def]
+        store_f32(o, load_f16(p))
+
+    @inline
+    def dequantize(p, out):  # type: ignore[no-untyped-def]
+        d = load_f16(p)
+        for i in range(32):
+            store_f32(out + 4 * i, np.float32(load_s8(p + 2 + i)) * d)
+
+    quant.unpack, quant.unpack_tail, quant.fold, quant.finish = unpack, unpack_tail, fold, finish
+    quant.weights, quant.panel_scales, quant.dequantize = weights, panel_scales, dequantize
+    return quant
+
+
+Q8_0 = _q8_0()
+BY_KEY = {"q4_0": Q4_0, "q4_1": Q4_1, "q5_0": Q5_0, "q5_1": Q5_1, "q8_0": Q8_0}
+

@@ -1,0 +1,116 @@
+"""Matrix times generated tokens: rows straight from the file, one token or up to eight.
+
+A row is decoded once for all columns; each column is summed exactly as it would be
+alone, so the result for a token does not depend on its company.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmgen.kernels.abi import arg, run_field, step
+from llmgen.kernels.layout import MAX_COLUMNS
+from llmgen.kernels.quants import floats, kquants, legacy
+from llmgen.kernels.simd import (
+    load_f32x8,
+    load_f32x16,
+    store_f32,
+    store_f32x8,
+    store_f32x16,
+    zero_f32x16,
+)
+
+_ACC = 128  # bytes of one column's running sums: 64 for a, up to 64 for m
+
+# Arguments of the step, in order.
+WEIGHTS, ROW_BYTES, FIRST, LAST, TAIL_ROW, TAIL_ADDRESS, X, X_STRIDE, STEPS, TAIL, OUT, OUT_STRIDE, RUN, COUNT, SCRATCH = (
+    range(15)
+)
+
+
+def _make(quant: Any) -> Any:
+    unpack, unpack_tail, fold, finish = quant.unpack, quant.unpack_tail, quant.fold, quant.finish
+    zero_min, step_bytes, x_bytes = quant.zero_min, quant.step_bytes, quant.x_bytes
+    has_tail = quant.blocks_a_step > 1
+    wide_min = quant.zero_min is zero_f32x16
+    load_min = load_f32x16 if wide_min else load_f32x8
+    store_min = store_f32x16 if wide_min else store_f32x8
+
+    def matvec(args: int, thread: int, n_threads: int) -> None:
+        """out[column][row] = weights[row] . x[column] for this thread's rows.
+
+        weights: rows of ROW_BYTES bytes; the row TAIL_ROW is read at TAIL_ADDRESS,
+        where bytes behind it may be read too; x: records; out: f32.
+        """
+        weights = arg(args, WEIGHTS)
+        row_bytes = arg(args, ROW_BYTES)
+        first = arg(args, FIRST)
+        last = arg(args, LAST)
+        tail_row = arg(args, TAIL_ROW)
+        tail_address = arg(args, TAIL_ADDRESS)
+        steps = arg(args, STEPS)
+        tail = arg(args, TAIL)
+        columns = run_field(arg(args, RUN), arg(args, COUNT))
+        if columns == 1:
+            x0 = arg(args, X)
+            out = arg(args, OUT)
+            for row in range(first, last):
+                p = weights + row * row_bytes
+                if row == tail_row:
+                    p = tail_address
+                x = x0
+                a = zero_f32x16()
+                m = zero_min()
+                for _ in range(steps):
+                    a, m = fold(unpack(p), x, a, m)
+                    p += step_bytes
+                    x += x_bytes
+                if has_tail:
+                    if tail:
+                        a, m = fold(unpack_tail(p, tail), x, a, m)
+                store_f32(out + 4 * row, finish(a, m))
+            return
+        x_stride = arg(args, X_STRIDE)
+        out_stride = arg(args, OUT_STRIDE)
+        sums = arg(args, SCRATCH)
+        for start in range(0, columns, MAX_COLUMNS):
+            n = min(MAX_COLUMNS, columns - start)
+            x0 = arg(args, X) + start * x_stride
+            out = arg(args, OUT) + start * out_stride
+            for row in range(first, last):
+                p = weights + row * row_bytes
+                if row == tail_row:
+                    p = tail_address
+                for c in range(n):
+                    store_f32x16(sums + _ACC * c, zero_f32x16())
+                    store_min(sums + _ACC * c + 64, zero_min())
+                x = x0
+                for _ in range(steps):
+                    u = unpack(p)
+                    for c in range(n):
+                        s = sums + _ACC * c
+                        a, m = fold(u, x + c * x_stride, load_f32x16(s), load_min(s + 64))
+                        store_f32x16(s, a)
+                        store_min(s + 64, m)
+                    p += step_bytes
+                    x += x_bytes
+                if has_tail:
+                    if tail:
+                        u = unpack_tail(p, tail)
+                        for c in range(n):
+                            s = sums + _ACC * c
+                            a, m = fold(u, x + c * x_stride, load_f32x16(s), load_min(s + 64))
+                            store_f32x16(s, a)
+                            store_min(s + 64, m)
+                for c in range(n):
+                    s = sums + _ACC * c
+                    store_f32(out + c * out_stride + 4 * row, finish(load_f32x16(s), load_min(s + 64)))
+
+    return step(matvec)
+
+
+q4_0, q4_1 = _make(legacy.Q4_0), _make(legacy.Q4_1)
+q5_0, q5_1 = _make(legacy.Q5_0), _make(legacy.Q5_1)
+q8_0 = _make(legacy.Q8_0)
+q4_k, q5_k, q6_k = _make(kquants.Q4_K), _make(kquants.Q5_K), _make(kquants.Q6_K)
+f32, f16, bf16 = _make(floats.F32), _make(floats.F16), _make(floats.BF16)

@@ -1,0 +1,240 @@
+"""Matrix times prompt tokens: panels of 16 rows, unpacked to 8 bits for the length of one product.
+
+A panel holds, for every 32 weights, 8 groups of [16 rows][4 weights] and behind them
+a scale per row and an offset per row (f32).  One pass takes the panel times a few
+tokens (dot.TOKENS) with all sums in registers; each token's sum runs over the blocks
+in order, so a result depends neither on the other tokens nor on the threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from llmgen.kernels.abi import RUN_TOKENS, arg, inline, run_field, step
+from llmgen.kernels.dot import TOKENS, emit_panel_dots, tile_type
+from llmgen.kernels.layout import PANEL_ROWS, TILE_BLOCK, TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG, TILE_TOKENS
+from llmgen.kernels.quants import TABLE, floats, kquants, legacy
+from llmgen.kernels.simd import (
+    call_intrinsic,
+    f32x16,
+    load_f32x16,
+    offset,
+    pointer,
+    splat_value,
+    store_f32,
+    store_f32x16,
+)
+from llmgen.kernels.transpose import store_transposed_64
+
+_TILE = tile_type()
+
+
+@intrinsic
+def zero_tile(typing_context: Any) -> Any:
+    """TOKENS times f32x16, all zero."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        zero = ir.Constant(f32x16.llvm, [0.0] * 16)
+        return context.make_tuple(b, _TILE, [zero] * TOKENS)
+
+    return _TILE(), generate
+
+
+def block_step(bits: int, has_min: bool, halves: bool) -> Any:
+    """``step(f, weights, x)``: add one block of 32 weights to the TOKENS sums f.
+
+    f[t] += d * (dot * dx[t]) + m * e[t], where d and m are vectors over the rows and
+    dx and e belong to the token; with ``halves`` every 16 weights have their own d, m.
+    """
+
+    def add_scaled(b: Any, sums: list[Any], dots: list[Any], d: Any, m: Any, dx: Any, e: Any) -> None:
+        scale = b.load(pointer(b, d), align=64, typ=f32x16.llvm)
+        low = b.load(pointer(b, m), align=64, typ=f32x16.llvm) if m is not None else None
+        for t in range(TOKENS):
+            token = splat_value(b, b.load(pointer(b, offset(b, dx, 4 * t)), align=4, typ=ir.FloatType()), f32x16.llvm)
+            product = b.fmul(b.sitofp(dots[t], f32x16.llvm), scale)
+            sums[t] = call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [product, token, sums[t]])
+            if low is not None:
+                e_t = splat_value(b, b.load(pointer(b, offset(b, e, 4 * t)), align=4, typ=ir.FloatType()), f32x16.llvm)
+                sums[t] = call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [low, e_t, sums[t]])
+
+    @intrinsic
+    def function(typing_context: Any, f: Any, weights: Any, x: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            packed, w, xt = args
+            sums = [b.extract_value(packed, t) for t in range(TOKENS)]
+            negative = offset(b, xt, TILE_NEG)
+            dx = offset(b, xt, TILE_D)
+            if halves:
+                for half, e in ((0, TILE_E0), (1, TILE_E1)):
+                    dots = emit_panel_dots(b, offset(b, w, 256 * half), offset(b, xt, 128 * half), 4, bits, negative)
+                    scale, low = offset(b, w, 512 + 128 * half), offset(b, w, 576 + 128 * half)
+                    add_scaled(b, sums, dots, scale, low, dx, offset(b, xt, e))
+            else:
+                dots = emit_panel_dots(b, w, xt, 8, bits, negative)
+                low = offset(b, w, 576) if has_min else None
+                add_scaled(b, sums, dots, offset(b, w, 512), low, dx, offset(b, xt, TILE_E))
+            return context.make_tuple(b, _TILE, sums)
+
+        return _TILE(_TILE, types.intp, types.intp), generate
+
+    return function
+
+
+# Arguments of the step, in order.
+WEIGHTS, ROW_BYTES, FIRST, LAST, TAIL_ROW, TAIL_ADDRESS, X, BLOCKS, OUT, OUT_STRIDE, SCRATCH, ADD, RUN, ROWS, X_STRIDE = (
+    range(15)
+)
+
+
+def _make(quant: Any, panel_bytes: int) -> Any:
+    weights_of, scales_of = quant.weights, quant.panel_scales
+    block_bytes, sub_blocks = quant.block_bytes, quant.sub_blocks
+    add_block = block_step(quant.bits, not quant.signed, quant.halves)
+
+    @inline
+    def row_address(weights, row_bytes, row, n_rows, tail_row, tail_address):  # type: ignore[no-untyped-def]
+        # rows behind the last repeat it; their results land in the padding of the output
+        row = min(row, n_rows - 1)
+        return tail_address if row == tail_row else weights + row * row_bytes
+
+    @inline
+    def unpack_panel(weights, row_bytes, row, n_rows, tail_row, tail_address, blocks, panel):  # type: ignore[no-untyped-def]
+        for half in range(2):
+            r = row + 8 * half
+            p0 = row_address(weights, row_bytes, r, n_rows, tail_row, tail_address)
+            p1 = row_address(weights, row_bytes, r + 1, n_rows, tail_row, tail_address)
+            p2 = row_address(weights, row_bytes, r + 2, n_rows, tail_row, tail_address)
+            p3 = row_address(weights, row_bytes, r + 3, n_rows, tail_row, tail_address)
+            p4 = row_address(weights, row_bytes, r + 4, n_rows, tail_row, tail_address)
+            p5 = row_address(weights, row_bytes, r + 5, n_rows, tail_row, tail_address)
+            p6 = row_address(weights, row_bytes, r + 6, n_rows, tail_row, tail_address)
+            p7 = row_address(weights, row_bytes, r + 7, n_rows, tail_row, tail_address)
+            o = panel
+            for block in range(blocks):
+                at = block * block_bytes
+                for j in range(sub_blocks):
+                    rows = (
+                        weights_of(p0 + at, j),
+                        weights_of(p1 + at, j),
+                        weights_of(p2 + at, j),
+                        weights_of(p3 + at, j),
+                        weights_of(p4 + at, j),
+                        weights_of(p5 + at, j),
+                        weights_of(p6 + at, j),
+                        weights_of(p7 + at, j),
+                    )
+                    store_transposed_64(o + j * panel_bytes + 32 * half, rows)
+                s = o + 512 + 32 * half
+                scales_of(p0 + at, s, panel_bytes)
+                scales_of(p1 + at, s + 4, panel_bytes)
+                scales_of(p2 + at, s + 8, panel_bytes)
+                scales_of(p3 + at, s + 12, panel_bytes)
+                scales_of(p4 + at, s + 16, panel_bytes)
+                scales_of(p5 + at, s + 20, panel_bytes)
+                scales_of(p6 + at, s + 24, panel_bytes)
+                scales_of(p7 + at, s + 28, panel_bytes)
+                o += sub_blocks * panel_bytes
+
+    def panel(args: int, thread: int, n_threads: int) -> None:
+        """out[token][row] (+)= weights[row] . x[token] for this thread's panels and every token.
+
+        FIRST, LAST: panels of 16 rows; x: tiles of 8 tokens; out: f32, OUT_STRIDE bytes a token.
+        """
+        weights = arg(args, WEIGHTS)
+        row_bytes = arg(args, ROW_BYTES)
+        blocks = arg(args, BLOCKS)
+        scratch = arg(args, SCRATCH)
+        out_stride = arg(args, OUT_STRIDE)
+        add = arg(args, ADD) != 0
+        n_tokens = run_field(arg(args, RUN), RUN_TOKENS)
+        tiles = (n_tokens + TILE_TOKENS - 1) // TILE_TOKENS
+        n_blocks = blocks * sub_blocks
+        x_tile = n_blocks * TILE_BLOCK
+        for index in range(arg(args, FIRST), arg(args, LAST)):
+            row = index * PANEL_ROWS
+            n_rows = arg(args, ROWS)
+            unpack_panel(
+                weights, row_bytes, row, n_rows, arg(args, TAIL_ROW), arg(args, TAIL_ADDRESS), blocks, scratch
+            )
+            for tile in range(tiles):
+                for part in range(0, TILE_TOKENS, TOKENS):
+                    x = arg(args, X) + tile * x_tile + 4 * part
+                    f = zero_tile()
+                    p = scratch
+                    for _ in range(n_blocks):
+                        f = add_block(f, p, x)
+                        p += panel_bytes
+                        x += TILE_BLOCK
+                    o = arg(args, OUT) + (tile * TILE_TOKENS + part) * out_stride + 4 * row
+                    for v in f:
+                        if add:
+                            v = v + load_f32x16(o)
+                        store_f32x16(o, v)
+                        o += out_stride
+
+    return step(panel)
+
+
+q4_0, q4_1 = _make(legacy.Q4_0, TABLE["q4_0"].panel_bytes), _make(legacy.Q4_1, TABLE["q4_1"].panel_bytes)
+q5_0, q5_1 = _make(legacy.Q5_0, TABLE["q5_0"].panel_bytes), _make(legacy.Q5_1, TABLE["q5_1"].panel_bytes)
+q8_0 = _make(legacy.Q8_0, TABLE["q8_0"].panel_bytes)
+q4_k, q5_k = _make(kquants.Q4_K, TABLE["q4_k"].panel_bytes), _make(kquants.Q5_K, TABLE["q5_k"].panel_bytes)
+q6_k = _make(kquants.Q6_K, TABLE["q6_k"].panel_bytes)
+
+
+@intrinsic
+def float_step(typing_context: Any, f: Any, weights: Any, x: Any, stride: Any) -> Any:
+    """f[t] += weights (16 rows) * x[t], one weight a row; x[t] lies ``stride`` bytes behind x[t - 1]."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        packed, w, address, step_bytes = args
+        rows = b.load(pointer(b, w), align=64, typ=f32x16.llvm)
+        sums = []
+        for t in range(TOKENS):
+            value = splat_value(b, b.load(pointer(b, address), align=4, typ=ir.FloatType()), f32x16.llvm)
+            sums.append(call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [rows, value, b.extract_value(packed, t)]))
+            address = b.add(address, step_bytes)
+        return context.make_tuple(b, _TILE, sums)
+
+    return _TILE(_TILE, types.intp, types.intp, types.intp), generate
+
+
+def _make_float(quant: Any) -> Any:
+    load1, size = quant.load1, quant.block_bytes
+
+    def panel(args: int, thread: int, n_threads: int) -> None:
+        """As for quantized types, but x: f32 rows, X_STRIDE bytes a token, and the panel is f32 [BLOCKS][16]."""
+        row_bytes = arg(args, ROW_BYTES)
+        n = arg(args, BLOCKS)
+        scratch = arg(args, SCRATCH)
+        out_stride = arg(args, OUT_STRIDE)
+        x_stride = arg(args, X_STRIDE)
+        add = arg(args, ADD) != 0
+        tokens = (run_field(arg(args, RUN), RUN_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS * TILE_TOKENS
+        for index in range(arg(args, FIRST), arg(args, LAST)):
+            row = index * PANEL_ROWS
+            for r in range(PANEL_ROWS):
+                p = arg(args, WEIGHTS) + min(row + r, arg(args, ROWS) - 1) * row_bytes
+                for k in range(n):
+                    store_f32(scratch + 64 * k + 4 * r, load1(p + size * k))
+            for t in range(0, tokens, TOKENS):
+                x = arg(args, X) + t * x_stride
+                f = zero_tile()
+                for k in range(n):
+                    f = float_step(f, scratch + 64 * k, x + 4 * k, x_stride)
+                o = arg(args, OUT) + t * out_stride + 4 * row
+                for v in f:
+                    if add:
+                        v = v + load_f32x16(o)
+                    store_f32x16(o, v)
+                    o += out_stride
+
+    return step(panel)
+
+
+f32, f16, bf16 = _make_float(floats.F32), _make_float(floats.F16), _make_float(floats.BF16)
