@@ -8,6 +8,7 @@ end of the vocabulary, and what is left of them in the result is spelled out in 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -116,24 +117,28 @@ class BytePairModel:
 
         pairs = _pairs(self._merges)
         ids = dict(self._ids)
-        self._add_phantoms(ids, pairs)
+        self._add_phantoms(ids, self._smallest())
+        fallback = not self._pre.byte_level
         try:
-            model = BPE(ids, pairs, byte_fallback=not self._pre.byte_level)
+            return Merger(BPE(ids, pairs, byte_fallback=fallback))
+        except Exception:
+            # A merge names, or makes, what is no token; rare, and slow to look for.
+            self._add_phantoms(ids, {*map("".join, pairs)}.union(*pairs))
+        try:
+            return Merger(BPE(ids, pairs, byte_fallback=fallback))
         except Exception as error:
             raise TokenizerError(
                 f"the merges and the tokens of the vocabulary do not fit together ({error}); "
                 "convert the model again, or get it from elsewhere"
             ) from error
-        return Merger(model)
 
-    def _add_phantoms(self, ids: dict[str, int], pairs: list[tuple[str, str]]) -> None:
+    def _smallest(self) -> Iterable[str]:
+        """The spellings that merging starts from, besides the characters of the tokens."""
+        return CHAR_TO_BYTE if self._pre.byte_level else map("<0x{:02X}>".format, range(256))
+
+    def _add_phantoms(self, ids: dict[str, int], met: Iterable[str]) -> None:
         """Give an id to every spelling that merging can meet, and note what to write instead."""
-        met = set(map("".join, pairs)).union(*pairs) if pairs else set()
-        if self._pre.byte_level:
-            met.update(CHAR_TO_BYTE)
-        else:
-            met.update(f"<0x{byte:02X}>" for byte in range(256))
-        for spelling in sorted(met - ids.keys()):
+        for spelling in sorted(set(met).difference(ids)):
             id = len(self._vocab) + len(self._phantoms)
             self._phantoms[id] = self._spell_out(spelling)
             ids[spelling] = id
@@ -158,7 +163,7 @@ def _pairs(merges: list[bytes]) -> list[tuple[str, str]]:
     if len(lines) != len(merges):
         lines = [merge.decode("utf-8", "replace") for merge in merges]
     pairs = [line.partition(" ")[::2] for line in lines]
-    if all(map(all, pairs)) and len(set(pairs)) == len(pairs):
+    if all(map(all, pairs)) and len(set(merges)) == len(merges):
         return pairs
     cuts = [(line, line.find(" ", 1)) for line in lines]
     split_late = [(line[:cut], line[cut + 1 :]) for line, cut in cuts if cut > 0]

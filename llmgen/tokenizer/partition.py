@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _SPACE = " \t\n\v\f\r"
 
@@ -13,8 +13,7 @@ Span = tuple[int, int]
 """A stretch of text: the first position, and the one after the last."""
 
 
-@dataclass(frozen=True)
-class Special:
+class Special(NamedTuple):
     """A token that is recognised by its spelling.
 
     ``control``: only where control tokens are asked for, and never in data.

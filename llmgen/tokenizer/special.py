@@ -118,10 +118,12 @@ def _without_exceptions(vocab: Vocabulary, ends: set[int]) -> set[int]:
 def special_spellings(vocab: Vocabulary) -> list[Special]:
     """The tokens that are recognised in a text by their spelling."""
     strips = _strips(vocab)
+    raw, ids, types = vocab.raw, vocab.ids, vocab.types.tolist()
+    data = int(TokenType.USER_DEFINED)
     return [
-        Special(vocab.raw[id].decode(), id, vocab.types[id] != TokenType.USER_DEFINED, id in strips)
+        Special(raw[id].decode(), id, types[id] != data, id in strips)
         for id in vocab.of_type(TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
-        if vocab.ids.get(vocab.raw[id]) == id and _is_text(vocab.raw[id])
+        if ids.get(raw[id]) == id and _is_text(raw[id])
     ]
 
 

@@ -8,7 +8,6 @@ token, with the 256 bytes as what is left for characters that are no token.
 
 from __future__ import annotations
 
-import struct
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -75,27 +74,35 @@ class ScoredMergeModel:
 
 def model_proto(vocab: Vocabulary, has_bytes: bool) -> bytes:
     """The vocabulary as a serialized ModelProto, with an unknown piece behind the last token."""
-    n = len(vocab)
-    scores = vocab.scores if vocab.scores is not None else np.zeros(n, np.float32)
-    packed = scores.astype("<f4").tobytes()
-    tails = [_PIECE_SCORE + packed[at : at + 4] for at in range(0, 4 * n, 4)]
+    texts = _unique(vocab)
+    tails = _scores(vocab)
+    n_tail = len(_PIECE_SCORE) + 4
+    heads = [_head(n_text, n_tail) for n_text in range(max(map(len, texts)) + 1)]
+    pieces = list(map(heads.__getitem__, map(len, texts)))
     if has_bytes:
         for id in map(vocab.ids.__getitem__, BYTE_SPELLINGS):
             tails[id] += _PIECE_TYPE + _TYPE_BYTE
-    texts = _unique(vocab)
-    lengths = [(len(text), len(tail)) for text, tail in zip(texts, tails, strict=True)]
-    heads = {pair: _head(*pair) for pair in set(lengths)}
-    pieces = chain.from_iterable(zip(map(heads.__getitem__, lengths), texts, tails, strict=True))
-    unknown = _piece(b"\xff<unknown>", 0.0, _PIECE_TYPE + _TYPE_UNKNOWN)
+            pieces[id] = _head(len(texts[id]), len(tails[id]))
     trainer = _TRAINER_BPE + (_TRAINER_BYTE_FALLBACK if has_bytes else _TRAINER_NO_BYTE_FALLBACK)
     return b"".join(
         [
-            *pieces,
-            unknown,
+            *chain.from_iterable(zip(pieces, texts, tails, strict=True)),
+            _unknown_piece(),
             _MODEL_TRAINER + _varint(len(trainer)) + trainer,
             _MODEL_NORMALIZER + _varint(len(_NORMALIZER_AS_IS)) + _NORMALIZER_AS_IS,
         ]
     )
+
+
+def _scores(vocab: Vocabulary) -> list[bytes]:
+    """The score field of every piece."""
+    n = len(vocab)
+    fields = np.empty((n, len(_PIECE_SCORE) + 4), np.uint8)
+    fields[:, 0] = _PIECE_SCORE[0]
+    scores = vocab.scores if vocab.scores is not None else np.zeros(n, np.float32)
+    fields[:, 1:] = scores.astype("<f4").view(np.uint8).reshape(n, 4)
+    # As opaque values of five bytes, which numpy hands out as bytes objects.
+    return fields.view("V5").ravel().tolist()
 
 
 def _unique(vocab: Vocabulary) -> list[bytes]:
@@ -106,8 +113,10 @@ def _unique(vocab: Vocabulary) -> list[bytes]:
     return [text if ids.get(text) == id else b"\xff%d" % id for id, text in enumerate(vocab.raw)]
 
 
-def _piece(text: bytes, score: float, tail: bytes) -> bytes:
-    tail = _PIECE_SCORE + struct.pack("<f", score) + tail
+def _unknown_piece() -> bytes:
+    """The library insists on one; its spelling is one that no text has."""
+    text = b"\xff<unknown>"
+    tail = _PIECE_SCORE + bytes(4) + _PIECE_TYPE + _TYPE_UNKNOWN
     return _head(len(text), len(tail)) + text + tail
 
 
