@@ -16,9 +16,13 @@ import typer
 from typer.core import TyperGroup
 
 COMMANDS = {
+    "run": "Complete one prompt.",
+    "bench": "Measure tokens per second.",
     "inspect": "What is in a model file, and what llmgen will do with it.",
+    "tokenize": "Show the tokens of a text, or the text of tokens.",
     "list": "The models that are here, and those that can be fetched.",
     "pull": "Fetch a model into the models folder.",
+    "warmup": "Compile the kernels for this CPU ahead of time.",
 }
 
 

@@ -35,6 +35,10 @@ _METAVAR = {
     "samplers": "NAMES",
 }
 _REPEATABLE = {"stop", "logit_bias", "banned_tokens", "stop_token_ids", "dry_sequence_breakers"}
+_USUAL = {
+    *("max_tokens", "temp", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n"),
+    *("presence_penalty", "frequency_penalty", "seed", "stop", "ignore_eos", "timeout"),
+}
 _SHOWN_DEFAULT = {"seed": "random, reported"}
 
 
@@ -68,14 +72,15 @@ def model_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter ``sampling`` by one flag for each field of SamplingParams."""
-    return _expand(command, "sampling", [_sampling_parameter(o) for o in option_table()], _sampling_params)
+    """Replace the parameter ``sampling`` by one flag for each of its fields, the usual ones first."""
+    options = sorted(option_table(), key=lambda option: option.name not in _USUAL)
+    return _expand(command, "sampling", [_sampling_parameter(option) for option in options], _sampling_params)
 
 
 def _sampling_parameter(option: Option) -> inspect.Parameter:
     flags = [flag for flag in (_SHORT.get(option.name), option.flag) if flag]
     if isinstance(option.default, bool):
-        return _parameter(option.name, bool, option.help, False, *flags)
+        return _parameter(option.name, bool, option.help, "", *flags)
     kind: Any = str
     if option.low is not None:
         whole = option.name in ("seed", "logprobs") or isinstance(option.default, int)
@@ -88,12 +93,12 @@ def _sampling_parameter(option: Option) -> inspect.Parameter:
     )
 
 
-def _shown_default(option: Option) -> str | bool:
-    """The default as the help shows it; False where there is none."""
+def _shown_default(option: Option) -> str:
+    """The default as the help shows it; empty where there is none."""
     if option.name in _SHOWN_DEFAULT:
         return _SHOWN_DEFAULT[option.name]
     if option.default in (None, ()):
-        return False
+        return ""
     if isinstance(option.default, tuple):
         return ";".join(option.default) if option.name == "samplers" else " ".join(map(repr, option.default))
     return str(option.default) if not isinstance(option.default, float) else f"{option.default:g}"
@@ -122,14 +127,13 @@ def _bias(text: str) -> tuple[int | str, float]:
 
 
 def _parameter(
-    name: str, kind: Any, help: str, shown: str | bool, *flags: str, metavar: str | None = None
+    name: str, kind: Any, help: str, shown: str, *flags: str, metavar: str | None = None
 ) -> inspect.Parameter:
     """A keyword parameter as Typer reads it; None (or False) means that it was not given."""
     flag = kind is bool
-    annotation = Annotated[
-        kind if flag else kind | None,
-        typer.Option(*flags, help=f"{help[:1].upper()}{help[1:]}.", show_default=shown, metavar=metavar),
-    ]
+    text = f"{help[:1].upper()}{help[1:]}" + (f" [default: {shown}]" if shown else "")
+    option = typer.Option(*flags, help=text, show_default=False, metavar=metavar)
+    annotation = Annotated[kind if flag else kind | None, option]
     default = False if flag else None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

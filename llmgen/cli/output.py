@@ -32,6 +32,13 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
+def generated(text: str) -> str:
+    """A model's text as it may be written: exact into a pipe, without control sequences onto a terminal."""
+    if not sys.stdout.isatty():
+        return text
+    return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else _escape(c) for c in text)
+
+
 def shorten(text: str, limit: int) -> str:
     """Cut text to ``limit`` characters, the last of them an ellipsis when something was cut."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

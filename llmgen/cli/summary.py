@@ -45,7 +45,13 @@ def describe_file(file: GGUFFile) -> dict[str, Any]:
 def describe_tensors(file: GGUFFile) -> list[dict[str, Any]]:
     """One entry for each tensor, in file order; shapes have the fastest axis first, as GGUF does."""
     return [
-        {"name": t.name, "type": t.type.name, "shape": list(t.shape), "parameters": t.n_elements, "bytes": t.nbytes}
+        {
+            "name": t.name,
+            "type": t.type.name,
+            "shape": list(t.shape),
+            "parameters": t.n_elements,
+            "bytes": t.nbytes,
+        }
         for t in file.tensors.values()
     ]
 
