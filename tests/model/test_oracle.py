@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+import variants
 from archs import DENSE, build_arch, build_variant, reference
 from naive import Oracle, kernels, logits, nmse
 from naive.kernels import Rope
@@ -18,6 +20,13 @@ def test_reference_logits(name: str) -> None:
     # llama.cpp looks gelu up in a float16 table: the gemma family carries its rounding.
     limit = 1e-8 if name.startswith("gemma") else 1e-11
     assert nmse(logits(build_arch(name), tokens), expected) < limit
+
+
+@pytest.mark.parametrize("name", variants.VARIANTS)
+def test_variants(name: str) -> None:
+    tokens, expected = variants.reference(name)
+    limit = 1e-8 if name.startswith("gemma") else 3e-11
+    assert nmse(logits(variants.build(name), tokens, n_past=88), expected) < limit
 
 
 def test_past_tokens_are_context_only() -> None:

@@ -1,0 +1,169 @@
+"""Tiny models that leave the beaten path: scalings, patterns, optional and stacked tensors.
+
+model/variants.npz holds `tokens` int32 [90] and, for each name, the logits float32 [2, 128]
+after the last two of them, computed by llama.cpp (llama-cpp-python 0.3.36, CPU, f32 cache,
+flash attention off, a context of 256) in one batch on the very files built here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archs import build_variant
+
+YARN: dict[str, tuple[str, Any]] = {
+    "rope.scaling.type": ("STRING", "yarn"),
+    "rope.scaling.factor": ("FLOAT32", 4.0),
+    "rope.scaling.original_context_length": ("UINT32", 64),
+}
+LINEAR: dict[str, tuple[str, Any]] = {
+    "rope.scaling.type": ("STRING", "linear"),
+    "rope.scaling.factor": ("FLOAT32", 4.0),
+}
+LONGROPE: dict[str, tuple[str, Any]] = {"rope.scaling.type": ("STRING", "longrope")}
+LONG_AND_SHORT = {"rope_factors_long.weight": [64], "rope_factors_short.weight": [64]}
+HALF_LONG_AND_SHORT = {"rope_factors_long.weight": [32], "rope_factors_short.weight": [32]}
+STACKED = {f"blk.{i}.attn_qkv.weight": [256, 768] for i in range(2)}
+STACKED_BIAS = {f"blk.{i}.attn_qkv.bias": [768] for i in range(2)}
+QKV_WEIGHTS = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
+QKV_BIASES = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
+PATTERN = "attention.sliding_window_pattern"
+
+
+def _heads(n_heads: int, n_kv_heads: int, head_dim: int) -> dict[str, list[int]]:
+    """Shapes of the attention matrices and biases of a 2-layer model of width 256."""
+    rows = {"q": n_heads * head_dim, "k": n_kv_heads * head_dim, "v": n_kv_heads * head_dim}
+    shapes = {"attn_output.weight": [n_heads * head_dim, 256]}
+    for which, n in rows.items():
+        shapes |= {f"attn_{which}.weight": [256, n], f"attn_{which}.bias": [n]}
+    return {f"blk.{i}.{name}": shape for i in range(2) for name, shape in shapes.items()}
+
+
+# name -> (spec, arguments of build_variant)
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-linear": ("llama", {"set_keys": LINEAR}),
+    "llama-old-linear-key": ("llama", {"set_keys": {"rope.scale_linear": ("FLOAT32", 2.0)}}),
+    "llama-scaling-none": ("llama", {"set_keys": {**LINEAR, "rope.scaling.type": ("STRING", "none")}}),
+    "llama-yarn": ("llama", {"set_keys": YARN}),
+    "llama-longrope": (
+        "llama",
+        {"set_keys": LONGROPE, "reshape": LONG_AND_SHORT, "drop_tensors": ("rope_freqs.weight",)},
+    ),
+    "llama-tied": ("llama", {"drop_tensors": ("output.weight",)}),
+    "llama-few-biases": ("llama", {"drop_tensors": ("attn_q.bias", "ffn_up.bias", "attn_output.bias")}),
+    "llama-one-kv-head": (
+        "llama",
+        {
+            "set_keys": {
+                "attention.head_count": ("UINT32", 4),
+                "attention.head_count_kv": ("UINT32", 1),
+                "attention.key_length": ("UINT32", 64),
+                "attention.value_length": ("UINT32", 64),
+                "rope.dimension_count": ("UINT32", 64),
+            },
+            "reshape": {**_heads(4, 1, 64), "rope_freqs.weight": [32]},
+        },
+    ),
+    "mistral3-yarn": (
+        "mistral3",
+        {
+            "set_keys": {
+                **YARN,
+                "rope.scaling.yarn_log_multiplier": ("FLOAT32", 0.5),
+                "rope.scaling.yarn_beta_fast": ("FLOAT32", 8.0),
+                "rope.scaling.yarn_beta_slow": ("FLOAT32", 2.0),
+            }
+        },
+    ),
+    "mistral3-temperature": (
+        "mistral3",
+        {
+            "set_keys": {
+                "attention.temperature_scale": ("FLOAT32", 0.3),
+                "rope.scaling.original_context_length": ("UINT32", 64),
+            }
+        },
+    ),
+    "qwen2-yarn": ("qwen2", {"set_keys": YARN}),
+    "qwen2-attn-factor": ("qwen2", {"set_keys": {"rope.scaling.attn_factor": ("FLOAT32", 1.3)}}),
+    "qwen2-tied": ("qwen2", {"drop_tensors": ("output.weight",)}),
+    "qwen2-stacked": (
+        "qwen2",
+        {"reshape": STACKED | STACKED_BIAS, "drop_tensors": QKV_WEIGHTS + QKV_BIASES},
+    ),
+    "qwen3-tied": ("qwen3", {"drop_tensors": ("output.weight",)}),
+    "gemma-no-biases": ("gemma", {"drop_tensors": QKV_BIASES}),
+    "gemma2-default-pattern": ("gemma2", {"drop_keys": (PATTERN,)}),
+    "gemma2-local-base": ("gemma2", {"set_keys": {"rope.freq_base_swa": ("FLOAT32", 500.0)}}),
+    "gemma2-linear": ("gemma2", {"set_keys": LINEAR}),
+    "gemma2-default-caps": ("gemma2", {"drop_keys": ("final_logit_softcapping", "attn_logit_softcapping")}),
+    "gemma3-default-pattern": ("gemma3", {"drop_keys": (PATTERN,)}),
+    "gemma3-default-local-base": (
+        "gemma3",
+        {"set_keys": {"rope.freq_base": ("FLOAT32", 1e6)}, "drop_keys": ("rope.freq_base_swa",)},
+    ),
+    "gemma3-linear": ("gemma3", {"set_keys": LINEAR}),
+    "gemma3-no-window": ("gemma3", {"drop_keys": ("attention.sliding_window",)}),
+    "gemma3-final-cap": ("gemma3", {"set_keys": {"final_logit_softcapping": ("FLOAT32", 2.0)}}),
+    "gemma3-tied": ("gemma3", {"drop_tensors": ("output.weight",)}),
+    "gemma3-wide-heads": (
+        "gemma3",
+        {
+            "set_keys": {
+                "attention.head_count": ("UINT32", 4),
+                "attention.head_count_kv": ("UINT32", 1),
+            },
+            "reshape": _heads(4, 1, 128),
+        },
+    ),
+    "phi3-partial-rope": (
+        "phi3",
+        {
+            "set_keys": {
+                "rope.dimension_count": ("UINT32", 64),
+                "rope.scaling.attn_factor": ("FLOAT32", 1.3),
+            },
+            "reshape": HALF_LONG_AND_SHORT,
+        },
+    ),
+    "phi3-long": ("phi3", {"set_keys": {"rope.scaling.original_context_length": ("UINT32", 128)}}),
+    "phi3-stacked": ("phi3", {"reshape": STACKED, "drop_tensors": QKV_WEIGHTS}),
+    "phi3-stacked-bias": (
+        "phi3",
+        {"reshape": STACKED | STACKED_BIAS, "drop_tensors": QKV_WEIGHTS + QKV_BIASES},
+    ),
+    "phi3-window-ignored": ("phi3", {"set_keys": {"attention.sliding_window": ("UINT32", 32)}}),
+    "phi3-tied": ("phi3", {"drop_tensors": ("output.weight",)}),
+    "stablelm-parallel": ("stablelm", {"drop_tensors": ("ffn_norm.weight", "ffn_norm.bias")}),
+    "stablelm-no-qk-norm": ("stablelm", {"drop_tensors": ("attn_q_norm.weight", "attn_k_norm.weight")}),
+    "stablelm-partial-rope": (
+        "stablelm",
+        {
+            "set_keys": {
+                "rope.dimension_count": ("UINT32", 32),
+                "rope.dimension_count_swa": ("UINT32", 32),
+            }
+        },
+    ),
+    "olmo2-yarn": ("olmo2", {"set_keys": YARN}),
+    "olmo2-attn-factor": ("olmo2", {"set_keys": {"rope.scaling.attn_factor": ("FLOAT32", 1.3)}}),
+    "olmo2-no-window": ("olmo2", {"drop_keys": ("attention.sliding_window",)}),
+    "olmo2-stacked": ("olmo2", {"reshape": STACKED, "drop_tensors": QKV_WEIGHTS}),
+}
+
+
+def build(name: str) -> Path:
+    """The file of one of VARIANTS, built on first use."""
+    spec, arguments = VARIANTS[name]
+    return build_variant(f"{spec}-dense", name, **arguments)
+
+
+@cache
+def reference(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens int32 [90] and llama.cpp's logits float32 [2, 128] after the last two."""
+    with np.load(Path(__file__).parent / "model" / "variants.npz") as stored:
+        return stored["tokens"], stored[name]
