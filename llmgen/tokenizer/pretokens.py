@@ -43,12 +43,14 @@ class PreTokenizer:
     ``ignore_merges``: a piece that is a token as it stands is never merged.
     ``byte_level``: tokens spell bytes in GPT-2's alphabet; otherwise they are UTF-8 with
     U+2581 for a space, and ``<0x41>`` spells a byte.
-    ``add_bos``: what holds where the file does not say.
+    ``add_bos``: what holds where the file does not say; ``always_bos``: also where it says
+    otherwise, since known files do so by mistake.
     """
 
     rules: tuple[Rule, ...]
     ignore_merges: bool = False
     add_bos: bool = False
+    always_bos: bool = False
     byte_level: bool = True
     newline_runs: bool = False
     """A run of newlines that is a token as it stands is never merged."""
@@ -252,7 +254,7 @@ _ROWS: list[tuple[str, PreTokenizer]] = [
     ),
     (
         "gemma4 granite-embed-multi-311m",
-        PreTokenizer((_LINES,), byte_level=False, newline_runs=True),
+        PreTokenizer((_LINES,), always_bos=True, byte_level=False, newline_runs=True),
     ),
     ("sarvam-moe", PreTokenizer((_LINES,), byte_level=False)),
 ]

@@ -27,7 +27,7 @@ class StreamDecoder:
         self._whole = not continuation
         self._decoder = _new_decoder("replace")
         self._first = True
-        self._strip_space = self._whole and tokenizer.adds_space_prefix
+        self._strip_space = self._whole and tokenizer.puts_space_in_front
         self._held_end: int | None = None
 
     def push(self, id: int) -> str:

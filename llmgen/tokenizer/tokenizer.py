@@ -18,6 +18,7 @@ from llmgen.tokenizer.special import find_end_tokens, special_spellings
 from llmgen.tokenizer.spm import ScoredMergeModel
 from llmgen.tokenizer.stream import StreamDecoder
 from llmgen.tokenizer.unicode import replace_surrogates
+from llmgen.tokenizer.unigram import UnigramModel
 from llmgen.tokenizer.vocab import PREFIX, TokenType, Vocabulary, read_merges, read_text, read_vocabulary
 
 NO_VOCABULARY = ("no_vocab", "none")
@@ -49,6 +50,7 @@ _KINDS = {
     "gemma4": _Kind(),
     "llama": _Kind(add_bos=True, bos_id=1, eos_id=2, unk_id=0, space_prefix=True),
     "rwkv": _Kind(surrounds=False),
+    "t5": _Kind(add_eos=True, eos_id=1, unk_id=2),
 }
 _NOT_GENERATIVE = {"bert": "an encoder that makes embeddings"}
 
@@ -75,7 +77,8 @@ class Tokenizer:
         self.bos_id: int | None = None
         self.eos_id: int | None = None
         self.unk_id: int | None = None
-        self.add_bos = self.add_eos = self.adds_space_prefix = False
+        self.add_bos = self.add_eos = False
+        self.adds_space_prefix = self.puts_space_in_front = False
         self.eog_ids: frozenset[int] = frozenset()
         self.n_vocab = _stated_size(metadata)
         if kind in NO_VOCABULARY:
@@ -114,12 +117,15 @@ class Tokenizer:
         self.bos_id = vocab.special_id("bos", kind.bos_id)
         self.eos_id = vocab.special_id("eos", kind.eos_id)
         self.unk_id = vocab.special_id("unknown", kind.unk_id)
-        self.add_bos = self._adds("bos", self.bos_id, kind.add_bos or pre.add_bos, kind)
+        self.add_bos = self._adds("bos", self.bos_id, kind.add_bos or pre.add_bos, kind, pre.always_bos)
         self.add_eos = self._adds("eos", self.eos_id, kind.add_eos, kind)
         self.adds_space_prefix = vocab.flag("add_space_prefix", kind.space_prefix) and kind.space_prefix
+        self._model = self._make_model(vocab, pre)
+        self.puts_space_in_front = self.adds_space_prefix or (
+            isinstance(self._model, UnigramModel) and self._model.puts_space_in_front
+        )
         self.eog_ids = find_end_tokens(vocab, self.eos_id)
         self._partition = Partition(special_spellings(vocab))
-        self._model = self._make_model(vocab, pre)
         self._pieces: dict[int, bytes] = {}
 
     def _find_pre(self) -> PreTokenizer:
@@ -139,12 +145,10 @@ class Tokenizer:
             )
         return PRE_TOKENIZERS.get(name or "default", DEFAULT)
 
-    def _adds(self, name: str, id: int | None, default: bool, kind: _Kind) -> bool:
+    def _adds(self, name: str, id: int | None, default: bool, kind: _Kind, always: bool = False) -> bool:
         """Whether a text gets a BOS or EOS."""
         assert self._vocab is not None
-        asked = self._vocab.flag(f"add_{name}_token", default) and kind.surrounds
-        if name == "bos" and (self.kind == "gemma4" or self.pre == "gemma4" and self.kind == "gpt2"):
-            asked = True  # Files say false by mistake; the model needs it.
+        asked = (self._vocab.flag(f"add_{name}_token", default) or always) and kind.surrounds
         if asked and id is None:
             self.warnings.append(
                 f"{PREFIX}add_{name}_token is true, but the file names no {name.upper()} token: none is added"
@@ -157,6 +161,7 @@ class Tokenizer:
             "gemma4": lambda: BytePairModel(vocab, self._merges(), pre),
             "llama": lambda: ScoredMergeModel(vocab, self.unk_id),
             "rwkv": lambda: LongestMatchModel(vocab, self.unk_id),
+            "t5": lambda: UnigramModel(vocab, self.unk_id),
         }
         return makers[self.kind]()
 

@@ -1,0 +1,131 @@
+"""SentencePiece unigram: the sequence of tokens with the best sum of scores (T5 and kin).
+
+Taku Kudo, Subword Regularization (2018), https://arxiv.org/abs/1804.10959, section 3.2.
+Sums, ties and unknown characters are those of llama.cpp (``llm_tokenizer_ugm``).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from llmgen.errors import TokenizerError
+from llmgen.tokenizer.charsmap import Charsmap, Prefixes
+from llmgen.tokenizer.spm import SPACE
+from llmgen.tokenizer.vocab import PREFIX, TokenType, Vocabulary
+
+_UNKNOWN_PENALTY = 10.0
+
+
+class UnigramModel:
+    """Encodes plain text; special tokens are found before it comes here."""
+
+    def __init__(self, vocab: Vocabulary, unknown_id: int | None) -> None:
+        """``unknown_id`` is what a run of characters becomes that no token spells."""
+        if unknown_id is None:
+            raise TokenizerError(
+                f"the file names no unknown token ({PREFIX}unknown_token_id), which a {vocab.kind!r} "
+                "tokenizer needs; convert the model again, or get it from elsewhere"
+            )
+        self._unknown_id = unknown_id
+        self._vocab = vocab
+        self._types = vocab.types.copy()  # as in the file, before corrections
+        self._charsmap = Charsmap(vocab.metadata.get(PREFIX + "precompiled_charsmap"))
+        self._merges_spaces = vocab.flag("remove_extra_whitespaces", False)
+        self._prepends_space = vocab.flag("add_space_prefix", False)
+        self.puts_space_in_front = self._merges_spaces or self._prepends_space
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text."""
+        data = self.normalize(text).encode()
+        return self._backtrack(*self._forward(data)) if data else []
+
+    def normalize(self, text: str) -> str:
+        """The text as the vocabulary spells it: characters replaced, spaces as U+2581."""
+        text = self._charsmap.apply(text, self._keeps)
+        if self._merges_spaces:
+            return "".join(SPACE + word for word in text.split(" ") if word)
+        at = len(text) - len(text.lstrip(" "))
+        if self._prepends_space and at < len(text):
+            text = text[:at] + " " + text[at:]
+        return text.replace(" ", SPACE)
+
+    @cached_property
+    def _keeps(self) -> Prefixes:
+        """What begins as a user-defined token does, and is not to be replaced."""
+        tokens = [self._vocab.raw[id] for id in np.flatnonzero(self._types == TokenType.USER_DEFINED)]
+        return Prefixes(token.decode("utf-8", "replace") for token in tokens)
+
+    @cached_property
+    def _scores(self) -> dict[bytes, tuple[int, float]]:
+        """Id and score of every token that text can become."""
+        usable = np.isin(self._types, (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED))
+        known = self._vocab.scores
+        # Scores are logarithms of probabilities: 0 makes a token as likely as can be.
+        scores = np.zeros(len(self._vocab)) if known is None else known.astype(float)
+        scores[self._types == TokenType.USER_DEFINED] = 0.0
+        return {
+            self._vocab.raw[id]: (id, float(scores[id]))
+            for id in np.flatnonzero(usable).tolist()
+            if self._vocab.raw[id]
+        }
+
+    @cached_property
+    def _unknown_score(self) -> float:
+        normal = np.flatnonzero(self._types == TokenType.NORMAL)
+        if self._vocab.scores is None or not len(normal):
+            return -_UNKNOWN_PENALTY
+        return float(self._vocab.scores[normal].min() - np.float32(_UNKNOWN_PENALTY))
+
+    @cached_property
+    def _lengths(self) -> dict[bytes, list[int]]:
+        """By the first two bytes of a token, which lengths occur, in rising order."""
+        lengths: dict[bytes, set[int]] = {}
+        for token in self._scores:
+            if len(token) > 1:
+                lengths.setdefault(token[:2], set()).add(len(token))
+        return {head: sorted(sizes) for head, sizes in lengths.items()}
+
+    def _forward(self, data: bytes) -> tuple[list[int], list[int]]:
+        """For every end in ``data``, the last token of the best way there and where it starts."""
+        n = len(data)
+        best = [float("-inf")] * (n + 1)
+        best[0] = 0.0
+        tokens = [self._unknown_id] * (n + 1)
+        starts = [0] * (n + 1)
+        scores, lengths = self._scores, self._lengths
+        start = 0
+        while start < n:
+            here = best[start]
+            width = _width(data[start])
+            spelled = False
+            for size in (1, *lengths.get(data[start : start + 2], ())):
+                found = scores.get(data[start : start + size])
+                if found is None or start + size > n:
+                    continue
+                spelled = spelled or size == width
+                if here + found[1] > best[start + size]:
+                    best[start + size] = here + found[1]
+                    tokens[start + size], starts[start + size] = found[0], start
+            after = start + width
+            if not spelled and here + self._unknown_score > best[after]:
+                best[after] = here + self._unknown_score
+                tokens[after], starts[after] = self._unknown_id, start
+            start = after
+        return tokens, starts
+
+    def _backtrack(self, tokens: list[int], starts: list[int]) -> list[int]:
+        """The tokens of the best way to the end; a run of unknown ones counts once."""
+        out: list[int] = []
+        end = len(tokens) - 1
+        while end:
+            if tokens[end] != self._unknown_id or out[-1:] != [self._unknown_id]:
+                out.append(tokens[end])
+            end = starts[end]
+        return out[::-1]
+
+
+def _width(first: int) -> int:
+    """The bytes of the UTF-8 character that starts with this byte."""
+    return 1 if first < 0xC0 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
