@@ -9,7 +9,7 @@ import numpy as np
 from llmgen.kernels.abi import arg, arg_f64, inline, run_field, step
 from llmgen.kernels.functions import gelu, silu, tanh
 from llmgen.kernels.norms import tokens_of
-from llmgen.kernels.simd import load_f32x16, splat, store_f32x16
+from llmgen.kernels.simd import load_f32, load_f32x16, splat, store_f32, store_f32x16
 
 # Arguments of the steps, in order.  N: values of a token that this thread takes.
 X, X_STRIDE, Y, Y_STRIDE, OUT, OUT_STRIDE, N, SPLIT, RUN, VALUE, COUNT = range(11)
@@ -46,6 +46,21 @@ def _gelu_mul(x, y):  # type: ignore[no-untyped-def]
 
 
 add, silu_mul, gelu_mul = _binary(_add), _binary(_silu_mul), _binary(_gelu_mul)
+
+
+@step
+def copy(args: int, thread: int, n_threads: int) -> None:
+    """out = x, exactly N values."""
+    n = arg(args, N)
+    whole = n // 16 * 16
+    first, last = tokens_of(args, arg(args, SPLIT), arg(args, RUN), thread, n_threads)
+    for t in range(first, last):
+        x = arg(args, X) + t * arg(args, X_STRIDE)
+        out = arg(args, OUT) + t * arg(args, OUT_STRIDE)
+        for i in range(0, 4 * whole, 64):
+            store_f32x16(out + i, load_f32x16(x + i))
+        for i in range(4 * whole, 4 * n, 4):
+            store_f32(out + i, load_f32(x + i))
 
 
 @step

@@ -1,0 +1,9 @@
+"""The computation: configuration, weights, cache, architectures, and the model that runs them."""
+
+from __future__ import annotations
+
+from llmgen.model.cache import Sequence
+from llmgen.model.config import ModelConfig, read_config
+from llmgen.model.model import Model
+
+__all__ = ["Model", "ModelConfig", "Sequence", "read_config"]

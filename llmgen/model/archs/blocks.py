@@ -1,0 +1,92 @@
+"""What most transformers share: projections, positions, feed-forward, the output matrix."""
+
+from __future__ import annotations
+
+from llmgen.model.config import ModelConfig
+from llmgen.model.program import Value
+from llmgen.model.recorder import Recorder
+from llmgen.model.rope import RopeTable
+from llmgen.model.weights import Matrix, Weights
+
+
+def embedding(w: Weights, c: ModelConfig) -> Matrix:
+    """token_embd [vocab_size, n_embd]."""
+    return w.matrix("token_embd", c.vocab_size, c.n_embd)
+
+
+def output_matrix(w: Weights, c: ModelConfig) -> Matrix:
+    """output [vocab_size, n_embd]; models without it use the embedding."""
+    return w.matrix("output", c.vocab_size, c.n_embd) if w.has("output") else embedding(w, c)
+
+
+def qkv(b: Recorder, w: Weights, c: ModelConfig, x: Value, layer: int) -> tuple[Value, Value, Value]:
+    """Queries [n_heads * head_dim], keys and values [n_kv_heads * head_dim] of x, with biases where the file has them."""
+    n_q, n_kv = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
+    name = f"blk.{layer}.attn_"
+    if w.has(f"{name}qkv"):
+        fused = w.matrix(f"{name}qkv", n_q + 2 * n_kv, c.n_embd)
+        parts = [fused.rows(0, n_q), fused.rows(n_q, n_kv), fused.rows(n_q + n_kv, n_kv)]
+    else:
+        parts = [w.matrix(name + "q", n_q, c.n_embd), w.matrix(name + "k", n_kv, c.n_embd)]
+        parts.append(w.matrix(name + "v", n_kv, c.n_embd))
+    if w.has(f"{name}qkv.bias"):
+        biases = w.vector_parts(f"{name}qkv.bias", (n_q, n_kv, n_kv))
+    else:
+        biases = [w.optional_vector(f"{name}{p}.bias", part.n_rows) for p, part in zip("qkv", parts, strict=True)]
+    q, k, v = (b.linear(x, part, bias) for part, bias in zip(parts, biases, strict=True))
+    return q, k, v
+
+
+def attention(
+    b: Recorder,
+    w: Weights,
+    c: ModelConfig,
+    q: Value,
+    k: Value,
+    v: Value,
+    layer: int,
+    table: RopeTable,
+    scale: float | None = None,
+    output_bias: bool = False,
+    token_scale: int = 0,
+) -> Value:
+    """Rotate, concatenate to the cache, attend, project: [n_embd]."""
+    q = b.rope(q, c.n_heads, table, c.head_dim**-0.5 if scale is None else scale, token_scale)
+    k = b.rope(k, c.n_kv_heads, table)
+    b.store(k, v, layer)
+    a = b.attend(q, layer)
+    name = f"blk.{layer}.attn_output"
+    bias = w.optional_vector(f"{name}.bias", c.n_embd) if output_bias else None
+    return b.linear(a, w.matrix(name, c.n_embd, c.n_heads * c.head_dim), bias)
+
+
+def feed_forward(
+    b: Recorder, w: Weights, c: ModelConfig, x: Value, layer: int, activation: str = "silu", biases: bool = False
+) -> Value:
+    """down(activation(gate x) * up x), Shazeer's gated unit (arXiv:2002.05202): [n_embd]."""
+
+    def project(source: Value, name: str, n_rows: int, n_cols: int) -> Value:
+        name = f"blk.{layer}.ffn_{name}"
+        bias = w.optional_vector(f"{name}.bias", n_rows) if biases else None
+        return b.linear(source, w.matrix(name, n_rows, n_cols), bias)
+
+    n_ff = ff_width(w, c, layer)
+    hidden = b.gated(project(x, "gate", n_ff, c.n_embd), project(x, "up", n_ff, c.n_embd), activation)
+    return project(hidden, "down", c.n_embd, n_ff)
+
+
+def ff_width(w: Weights, c: ModelConfig, layer: int) -> int:
+    """Hidden values of a layer's feed-forward: what its down projection takes."""
+    shape = w.shape(f"blk.{layer}.ffn_down")
+    return shape[0] if len(shape) == 2 else c.n_ff
+
+
+def rope_table(w: Weights, c: ModelConfig, neox: bool, factors: str | None = None) -> RopeTable:
+    """The rope of global layers; ``factors`` names a tensor of frequency divisors, if the file has it."""
+    divisors = w.values(factors, c.n_rot // 2) if factors and w.has(factors) else None
+    return RopeTable(c.n_ctx, c.n_rot, c.rope_base, neox, c.rope_scaling, divisors)
+
+
+def longrope_factors(w: Weights, c: ModelConfig) -> str:
+    """LongRoPE's factors: long ones for a context beyond the original, decided when the model is opened."""
+    return "rope_factors_long" if c.n_ctx > c.rope_scaling.original_context else "rope_factors_short"

@@ -1,0 +1,305 @@
+"""A model that is ready to run: weights bound, programs recorded, kernels compiled, threads at hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence as Tokens
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from llmgen.errors import ContextFullError, Interrupted, LLMGenError, UsageError
+from llmgen.gguf import GGUFFile
+from llmgen.kernels.layout import FIELDS, MAX_COLUMNS, TILE_TOKENS
+from llmgen.kernels.library import KernelLibrary, Progress
+from llmgen.kernels.pool import KERNELS, ThreadTeam
+from llmgen.kernels.threads import usable_cores
+from llmgen.model.archs import architecture
+from llmgen.model.cache import CacheLayout, Sequence
+from llmgen.model.config import ModelConfig, read_config
+from llmgen.model.interrupt import WATCHER
+from llmgen.model.memory import Arena
+from llmgen.model.program import Plan
+from llmgen.model.recorder import PromptRecorder, Recorder, TokenRecorder
+from llmgen.model.weights import Weights
+
+CHUNK = 512
+"""Prompt tokens of one run."""
+_LOGITS_BYTES = 1 << 26  # logits of a prompt run are kept below this, by running fewer tokens
+_MAX_THREADS = 256
+
+Wanted = Literal["last", "all", "none"]
+
+
+class Model:
+    """Runs one model file.  All calls may come from any thread, one at a time.
+
+    Ctrl-C in the main thread ends a running call with KeyboardInterrupt within 0.2 s,
+    ``cancel`` from any thread with Interrupted; in both cases nothing of that call is
+    committed to the sequences.
+    """
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        config: ModelConfig,
+        n_threads: int,
+        kv_type: str,
+        level: str | None,
+        progress: Progress | None,
+    ) -> None:
+        self.config = config
+        self.n_ctx = config.n_ctx
+        self.n_threads = n_threads
+        self.kv_type = kv_type
+        self._file = file
+        self._lock = threading.RLock()
+        self._closed = False
+        self.weights = Weights(file)
+        self._chunk = min(CHUNK, -(-self.n_ctx // TILE_TOKENS) * TILE_TOKENS)
+        self.layout = CacheLayout(config, self.n_ctx, self._chunk, kv_type)
+        self.max_outputs = max(MAX_COLUMNS, min(self._chunk, _LOGITS_BYTES // (4 * config.vocab_size)))
+        self._control = _Control(self._chunk)
+        build = architecture(config.architecture)
+        token = TokenRecorder(config, self.layout, self._control.address)
+        prompt = PromptRecorder(config, self.layout, self._control.address, self._chunk, self.max_outputs)
+        for recorder in (token, prompt):
+            build(recorder, self.weights, config)
+        prompt.fuse_residuals()
+        self._library = KernelLibrary.for_level(level)
+        self._token, self._prompt = _Program(token), _Program(prompt)
+        self._library.require([*KERNELS, *self._token.plan.kernels, *self._prompt.plan.kernels], progress)
+        self._workspace = _Workspace(self._token, self._prompt)
+        self._team = ThreadTeam(n_threads, self._library)
+
+    @classmethod
+    def load(
+        cls,
+        file: GGUFFile,
+        n_ctx: int | None = None,
+        n_threads: int | None = None,
+        kv_type: str = "f16",
+        progress: Progress | None = None,
+        level: str | None = None,
+    ) -> Model:
+        """Make a model ready to run.
+
+        n_ctx: tokens of context, by default the model's own; n_threads: by default the
+        usable physical cores; kv_type: 'f16' or 'f32'; progress: called while kernels
+        are compiled; level: a kernel level below this CPU's best.  The file must stay
+        open until ``close``.  Raises UnsupportedModelError, UsageError, KernelError.
+        """
+        config = read_config(file)
+        architecture(config.architecture)
+        if config.vocab_size < 1:
+            raise LLMGenError(f"{file.path} holds no token_embd.weight matrix, so it has no weights to run")
+        n_ctx = config.context_length if n_ctx is None else n_ctx
+        if n_ctx < 1:
+            raise UsageError(f"the context is {n_ctx} tokens, expected at least 1 (-c)")
+        n_threads = usable_cores() if n_threads is None else n_threads
+        if not 1 <= n_threads <= _MAX_THREADS:
+            raise UsageError(f"{n_threads} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
+        return cls(file, replace(config, n_ctx=n_ctx), n_threads, kv_type, level, progress)
+
+    # ---- facts ----------------------------------------------------------------------
+
+    @property
+    def kernel_level(self) -> str:
+        """How dot products are computed: 'avx512vnni', 'avxvnni', 'avx2' or 'generic'."""
+        return self._library.level
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of KV cache that one more token takes, windows not yet full."""
+        return self.layout.bytes_per_token
+
+    # ---- running --------------------------------------------------------------------
+
+    def new_sequence(self) -> Sequence:
+        """An empty sequence with room for n_ctx tokens."""
+        self._check_open()
+        return Sequence(self.layout, self.n_ctx)
+
+    def prefill(self, seq: Sequence, ids: Tokens[int] | np.ndarray, logits: Wanted = "last") -> np.ndarray | None:
+        """Append prompt tokens to ``seq``.
+
+        Returns the logits of the last token float32 [n_vocab], of all tokens float32
+        [n, n_vocab], or None; a copy.  Raises ContextFullError, Interrupted.
+        """
+        tokens = self._checked(ids)
+        with self._lock:
+            self._check_open()
+            self._check_room(seq, len(tokens))
+            out = np.empty((len(tokens), self.config.vocab_size), np.float32) if logits == "all" else None
+            size = min(self._chunk, self.max_outputs) if logits == "all" else self._chunk
+            start = seq.length
+            for at in range(0, len(tokens), size):
+                part = tokens[at : at + size]
+                wanted = {"all": len(part), "none": 0, "last": int(at + size >= len(tokens))}[logits]
+                seq.touch(start + at + len(part))
+                self._control.prompt(part, start + at, seq.address, wanted)
+                self._fill_tables(self._prompt, start + at + len(part))
+                self._run(self._prompt)
+                if out is not None:
+                    out[at : at + len(part)] = self._logits(self._prompt, wanted)
+            last = self._logits(self._prompt, 1)[0].copy() if logits == "last" else None
+            seq.commit(len(tokens))
+            return last if out is None else out
+
+    def decode(self, seqs: list[Sequence], ids: Tokens[int]) -> np.ndarray:
+        """Append one generated token to each of 1 to 8 sequences, in one pass.
+
+        Returns float32 [len(seqs), n_vocab], valid until the next call.
+        """
+        tokens = self._checked(ids)
+        if not 1 <= len(seqs) <= MAX_COLUMNS or len(seqs) != len(tokens):
+            raise UsageError(f"{len(seqs)} sequences and {len(tokens)} tokens, expected 1 to {MAX_COLUMNS} of each")
+        if len({id(s) for s in seqs}) != len(seqs):
+            raise UsageError("the same sequence was given twice, expected different ones")
+        with self._lock:
+            self._check_open()
+            for seq in seqs:
+                self._check_room(seq, 1)
+                seq.touch(seq.length + 1)
+            self._control.tokens(tokens, [s.length for s in seqs], [s.address for s in seqs])
+            self._fill_tables(self._token, max(s.length for s in seqs) + 1)
+            self._run(self._token)
+            for seq in seqs:
+                seq.commit(1)
+            return self._logits(self._token, len(seqs))
+
+    def cancel(self) -> None:
+        """End the call that is running now with Interrupted; from any thread."""
+        self._team.stop()
+
+    def close(self) -> None:
+        """Wait for a running call, send the threads home, give the memory back."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._team.close()
+                self._workspace.close()
+
+    def _checked(self, ids: Tokens[int] | np.ndarray) -> np.ndarray:
+        tokens = np.asarray(ids, dtype=np.int64)
+        if tokens.ndim != 1 or not len(tokens):
+            raise UsageError("no tokens were given, expected at least one")
+        bad = tokens[(tokens < 0) | (tokens >= self.config.vocab_size)]
+        if len(bad):
+            raise UsageError(f"token id {bad[0]} is not in the vocabulary, expected 0 to {self.config.vocab_size - 1}")
+        return tokens
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LLMGenError("this model is closed; load it again")
+
+    def _check_room(self, seq: Sequence, n: int) -> None:
+        if n > seq.room():
+            raise ContextFullError(
+                f"{n} more tokens do not fit: the context holds {self.n_ctx} and {seq.length} are taken; "
+                "use a larger context (-c)"
+            )
+
+    def _fill_tables(self, program: _Program, length: int) -> None:
+        for table in program.recorder.tables:
+            table.fill(length)
+
+    def _run(self, program: _Program) -> None:
+        table, nbytes, steps = program.table(self.n_threads, self._workspace, self._library)
+        team = self._team
+        WATCHER.install()
+        team.clear_stop()
+        WATCHER.add(team)
+        try:
+            finished = team.run(table, nbytes, steps, self.n_threads)
+        finally:
+            WATCHER.remove(team)
+        if not finished:
+            raise Interrupted("the computation was stopped")
+
+    def _logits(self, program: _Program, n: int) -> np.ndarray:
+        """The logits of the last run, float32 [n, n_vocab], in place."""
+        value = program.recorder.logits_value
+        assert value is not None
+        first = value.offset
+        rows = self._workspace.shared.data[first : first + value.stride * n].view(np.float32)
+        return rows.reshape(n, value.stride // 4)[:, : self.config.vocab_size]
+
+
+class _Control:
+    """The control block of a run (kernels/layout.FIELDS) and the arrays it points to."""
+
+    def __init__(self, max_tokens: int) -> None:
+        size = max(max_tokens, MAX_COLUMNS)
+        self._fields = np.zeros(len(FIELDS), np.int64)
+        self._ids, self._positions, self._caches, self._rows = (np.zeros(size, np.int64) for _ in range(4))
+        for name, array in (
+            ("ids", self._ids),
+            ("positions", self._positions),
+            ("caches", self._caches),
+            ("output_rows", self._rows),
+        ):
+            self._fields[FIELDS[name]] = array.ctypes.data
+        self.address = int(self._fields.ctypes.data)
+
+    def prompt(self, ids: np.ndarray, first: int, cache: int, n_outputs: int) -> None:
+        """Tokens at positions first, first + 1, ... of one sequence; logits for the last n_outputs of them."""
+        n = len(ids)
+        self._set(n, n_outputs)
+        self._ids[:n] = ids
+        self._positions[:n] = np.arange(first, first + n)
+        self._caches[:n] = cache
+        self._rows[:n_outputs] = np.arange(n - n_outputs, n)
+
+    def tokens(self, ids: np.ndarray, positions: list[int], caches: list[int]) -> None:
+        """One token of each sequence, all of which want logits."""
+        n = len(ids)
+        self._set(n, n)
+        self._ids[:n] = ids
+        self._positions[:n] = positions
+        self._caches[:n] = caches
+
+    def _set(self, n_tokens: int, n_outputs: int) -> None:
+        self._fields[FIELDS["n_tokens"]] = n_tokens
+        self._fields[FIELDS["n_outputs"]] = n_outputs
+
+
+class _Program:
+    """A recorded program and its tables, one set per thread count."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        assert recorder.logits_value is not None
+        self.recorder = recorder
+        self.plan = Plan(recorder.steps, [recorder.logits_value])
+        self._tables: dict[int, np.ndarray] = {}
+
+    def table(self, n_threads: int, workspace: _Workspace, library: KernelLibrary) -> tuple[int, int, int]:
+        """Address of thread 0's table, bytes between the threads' tables, steps."""
+        table = self._tables.get(n_threads)
+        if table is None:
+            private = workspace.private(n_threads)
+            table = self.plan.table(n_threads, workspace.shared.address, private, library.address)
+            self._tables[n_threads] = table
+        return table.ctypes.data, table.strides[0], len(self.plan.steps)
+
+
+class _Workspace:
+    """The arenas of both programs, which never run at the same time."""
+
+    def __init__(self, *programs: _Program) -> None:
+        self._private_bytes = max(p.plan.private_bytes for p in programs) + 4096
+        self.shared = Arena(max(p.plan.shared_bytes for p in programs) + 4096, "the model's working memory")
+        self._private: list[Arena] = []
+
+    def private(self, n_threads: int) -> list[int]:
+        """Addresses of n_threads private arenas."""
+        while len(self._private) < n_threads:
+            self._private.append(Arena(self._private_bytes, "a thread's working memory"))
+        return [arena.address for arena in self._private[:n_threads]]
+
+    def close(self) -> None:
+        self._private.clear()
+        del self.shared
+
+

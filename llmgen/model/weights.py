@@ -1,0 +1,160 @@
+"""The weights: where they lie in the memory map, and how kernels may read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmgen.errors import UnsupportedModelError
+from llmgen.gguf import GGMLType, GGUFFile, TensorInfo
+from llmgen.kernels.quants import TABLE, QuantKernels
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight matrix [n_rows, n_cols] as it lies in the file.
+
+    Kernels may read a few bytes behind the row they work on.  Behind the last row of
+    a file there may be nothing: ``tail_row`` (or -1) is then read at ``tail_address``,
+    a copy with room behind it.
+    """
+
+    name: str
+    address: int
+    n_rows: int
+    n_cols: int
+    row_bytes: int
+    kernels: QuantKernels
+    tail_row: int = -1
+    tail_address: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.n_rows * self.row_bytes
+
+    def rows(self, first: int, count: int) -> Matrix:
+        """Rows [first, first + count) as a matrix of its own."""
+        tail = self.tail_row - first if first <= self.tail_row < first + count else -1
+        return replace(
+            self, address=self.address + first * self.row_bytes, n_rows=count, tail_row=tail
+        )
+
+
+@dataclass(frozen=True)
+class Vector:
+    """A small row of float32 (norm weights, biases): a copy, padded to 16 values with zeros."""
+
+    name: str
+    address: int
+    n: int
+    rows: int = 1
+    """More than one: a row per head, ``n`` values each, without padding between them."""
+
+
+class Weights:
+    """The tensors of a model by GGUF name (without '.weight'), with their shapes checked where they are bound."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self._file = file
+        self._copies: list[np.ndarray] = []
+        self._bound: dict[str, Matrix | Vector] = {}
+
+    def has(self, name: str) -> bool:
+        """Whether the file has the tensor; ``name`` as in ``matrix`` or with '.bias'."""
+        return _full(name) in self._file.tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """GGUF shape, fastest axis first; () where there is no such tensor."""
+        tensor = self._file.tensors.get(_full(name))
+        return tensor.shape if tensor else ()
+
+    def matrix(self, name: str, n_rows: int, n_cols: int) -> Matrix:
+        """The matrix ``name``, which must be [n_rows, n_cols]."""
+        if (bound := self._bound.get(name)) is not None:
+            assert isinstance(bound, Matrix)
+            return bound
+        tensor = self._tensor(name, (n_cols, n_rows))
+        kernels = TABLE.get(tensor.type.name.lower())
+        if kernels is None:
+            supported = ", ".join(key.upper() for key in TABLE)
+            raise UnsupportedModelError(
+                f"tensor {tensor.name} has the type {tensor.type.name}, which llmgen cannot multiply by; "
+                f"use a file whose tensors are of the types {supported}"
+            )
+        matrix = Matrix(name, tensor.address, n_rows, n_cols, tensor.row_bytes, kernels)
+        if tensor.slack < kernels.overread:
+            matrix = self._with_tail(matrix, tensor)
+        self._bound[name] = matrix
+        return matrix
+
+    def _with_tail(self, matrix: Matrix, tensor: TensorInfo) -> Matrix:
+        copy = np.zeros(matrix.row_bytes + matrix.kernels.overread + 64, dtype=np.uint8)
+        copy[: matrix.row_bytes] = tensor.data[-matrix.row_bytes :]
+        self._copies.append(copy)
+        return replace(matrix, tail_row=matrix.n_rows - 1, tail_address=copy.ctypes.data)
+
+    def vector(self, name: str, n: int, rows: int = 1) -> Vector:
+        """The float vector ``name`` of n values (or ``rows`` times n)."""
+        if (bound := self._bound.get(name)) is not None:
+            assert isinstance(bound, Vector)
+            return bound
+        tensor = self._tensor(name, (n,) if rows == 1 else (n, rows))
+        return self._copied(name, _as_float32(tensor), n, rows)
+
+    def _copied(self, name: str, values: np.ndarray, n: int, rows: int) -> Vector:
+        copy = np.zeros(-(-values.size // 16) * 16 + 16, dtype=np.float32)
+        copy[: values.size] = values
+        vector = Vector(name, self.keep(copy), n, rows)
+        self._bound[name] = vector
+        return vector
+
+    def optional_vector(self, name: str, n: int) -> Vector | None:
+        return self.vector(name, n) if self.has(name) else None
+
+    def vector_parts(self, name: str, sizes: tuple[int, ...]) -> list[Vector]:
+        """The float vector ``name`` cut into parts of the given sizes."""
+        values = _as_float32(self._tensor(name, (sum(sizes),)))
+        ends = np.cumsum(sizes)
+        return [self._copied(f"{name}[{i}]", values[e - n : e], n, 1) for i, (e, n) in enumerate(zip(ends, sizes, strict=True))]
+
+    def keep(self, values: np.ndarray) -> int:
+        """The address of an array that lives as long as the weights."""
+        self._copies.append(values)
+        return int(values.ctypes.data)
+
+    def values(self, name: str, n: int) -> np.ndarray:
+        """A small float vector as an array, float64 [n]."""
+        return _as_float32(self._tensor(name, (n,))).astype(np.float64)
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        tensor = self._file.tensors.get(_full(name))
+        if tensor is None:
+            raise UnsupportedModelError(f"the model has no tensor {_full(name)}; the file is incomplete or not supported")
+        found = tuple(tensor.shape)
+        while len(found) > len(shape) and found[-1] == 1:
+            found = found[:-1]
+        if found != shape:
+            raise UnsupportedModelError(
+                f"tensor {tensor.name} has the shape {list(tensor.shape)}, expected {list(shape)}; "
+                "the file is damaged or not supported"
+            )
+        return tensor
+
+
+def _full(name: str) -> str:
+    return name if name.endswith((".bias", ".weight")) else f"{name}.weight"
+
+
+def _as_float32(tensor: TensorInfo) -> np.ndarray:
+    """A small float tensor as float32, flat."""
+    data = tensor.data
+    if tensor.type is GGMLType.F32:
+        return np.frombuffer(data.tobytes(), dtype="<f4")
+    if tensor.type is GGMLType.F16:
+        return np.frombuffer(data.tobytes(), dtype="<f2").astype(np.float32)
+    if tensor.type is GGMLType.BF16:
+        return (np.frombuffer(data.tobytes(), dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+    raise UnsupportedModelError(
+        f"tensor {tensor.name} has the type {tensor.type.name}, expected F32, F16 or BF16 for a norm or a bias"
+    )
