@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 COMMANDS = {
     "run": "Complete one prompt.",
+    "chat": "Talk with a model.",
     "bench": "Measure tokens per second.",
     "inspect": "What is in a model file, and what llmgen will do with it.",
     "tokenize": "Show the tokens of a text, or the text of tokens.",

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,7 +117,7 @@ class Bench:
 
     def rows(self) -> Iterable[Row]:
         """Measure prompt processing and generation at every depth, one row after the other."""
-        with self.model.new_sequence() as seq:
+        with closing(self.model.new_sequence()) as seq:
             for depth in self.plan.depths:
                 yield from self._at_depth(seq, depth)
 
@@ -181,7 +182,7 @@ class Bench:
         """
         self.tick(f"KV cache against recomputing at {n_tokens}")
         prefix = self.tokens(n_tokens)
-        with self.model.new_sequence() as seq:
+        with closing(self.model.new_sequence()) as seq:
             self.model.prefill(seq, prefix, logits="none")
             cached = _median(lambda: self._step(seq, self.tokens(1)), 4 * steps)
             recomputed = _median(lambda: self._step_without_cache(seq, prefix), steps)
@@ -194,7 +195,7 @@ class Bench:
         self.tick("time to first token, sampler")
         sampler = Sampler(SamplingParams(seed=0), self.model.config.vocab_size)
         prompt = self.tokens(max(1, self.plan.n_prompt))
-        with self.model.new_sequence() as seq:
+        with closing(self.model.new_sequence()) as seq:
             started = time.perf_counter()
             logits: Any = self.model.prefill(seq, prompt, logits="last")
             token = sampler.sample(logits).token_id

@@ -12,6 +12,7 @@ come from the one list there is, the fields of :class:`SamplingParams`.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import typing
@@ -79,25 +80,30 @@ def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _sampling_parameter(option: Option) -> inspect.Parameter:
     flags = [flag for flag in (_SHORT.get(option.name), option.flag) if flag]
-    if isinstance(option.default, bool):
-        return _parameter(option.name, bool, option.help, "", *flags)
-    kind: Any = str
-    if option.low is not None:
-        whole = option.name in ("seed", "logprobs") or isinstance(option.default, int)
-        kind = int if whole else float
+    shown, metavar, kind = _shown_default(option), _METAVAR.get(option.name), _kind(option)
     if option.name in _REPEATABLE:
-        kind = list[int] if option.name == "stop_token_ids" else list[str]
-    help = option.help + (" (repeatable)" if option.name in _REPEATABLE else "")
-    return _parameter(
-        option.name, kind, help, _shown_default(option), *flags, metavar=_METAVAR.get(option.name)
-    )
+        help = f"{option.help} (repeatable)"
+        return _parameter(option.name, _LISTS[kind], help, shown, *flags, metavar=metavar)
+    return _parameter(option.name, kind, option.help, shown, *flags, metavar=metavar)
+
+
+def _kind(option: Option) -> type:
+    """The type of one value of an option: bool, int, float or str."""
+    if isinstance(option.default, bool):
+        return bool
+    if option.low is not None:
+        return int if option.name in ("seed", "logprobs") or isinstance(option.default, int) else float
+    return int if option.name == "stop_token_ids" else str
+
+
+_LISTS: dict[type, Any] = {int: list[int], str: list[str]}
 
 
 def _shown_default(option: Option) -> str:
     """The default as the help shows it; empty where there is none."""
     if option.name in _SHOWN_DEFAULT:
         return _SHOWN_DEFAULT[option.name]
-    if option.default in (None, ()):
+    if option.default in (None, ()) or isinstance(option.default, bool):
         return ""
     if isinstance(option.default, tuple):
         return ";".join(option.default) if option.name == "samplers" else " ".join(map(repr, option.default))
@@ -110,8 +116,38 @@ def _sampling_params(values: dict[str, Any]) -> SamplingParams:
     if "logit_bias" in given:
         given["logit_bias"] = [_bias(text) for text in given["logit_bias"]]
     if "banned_tokens" in given:
-        given["banned_tokens"] = [int(t) if t.isdigit() else t for t in given["banned_tokens"]]
+        given["banned_tokens"] = [_id_or_text(text) for text in given["banned_tokens"]]
     return SamplingParams(**given)
+
+
+def changed(params: SamplingParams, name: str, text: str) -> SamplingParams:
+    """Return the parameters with one option set from what a user typed, as ``/set temp 0.2`` does.
+
+    An empty text restores the default.
+    """
+    options = {option.name: option for option in option_table()}
+    field = name.removeprefix("--").replace("-", "_")
+    if field not in options:
+        near = difflib.get_close_matches(field, options, n=2) or ["temp", "top_k", "max_tokens"]
+        raise UsageError(f"there is no option {name!r}; did you mean {' or '.join(near)}?")
+    option = options[field]
+    if not text:
+        return params.with_(**{field: option.default})
+    if field in _REPEATABLE:
+        return params.with_(**{field: getattr(_sampling_params({field: [text]}), field)})
+    return params.with_(**{field: _value(_kind(option), name, text)})
+
+
+def _value(kind: type, name: str, text: str) -> Any:
+    """Read one value of an option."""
+    if kind is bool:
+        if text not in ("on", "off", "true", "false"):
+            raise UsageError(f"{name} is on or off, not {text!r}")
+        return text in ("on", "true")
+    try:
+        return kind(text)
+    except ValueError:
+        raise UsageError(f"{name} must be a {'whole ' if kind is int else ''}number, not {text!r}") from None
 
 
 def _bias(text: str) -> tuple[int | str, float]:
@@ -123,18 +159,22 @@ def _bias(text: str) -> tuple[int | str, float]:
         equals = ""
     if not equals or not token:
         raise UsageError(f"--logit-bias must be TOKEN=BIAS, such as 42=-1.5, not {text!r}")
-    return (int(token) if token.isdigit() else token), value
+    return _id_or_text(token), value
+
+
+def _id_or_text(text: str) -> int | str:
+    """Digits are a token id, anything else is text."""
+    return int(text) if text.isascii() and text.isdigit() else text
 
 
 def _parameter(
     name: str, kind: Any, help: str, shown: str, *flags: str, metavar: str | None = None
 ) -> inspect.Parameter:
     """A keyword parameter as Typer reads it; None (or False) means that it was not given."""
-    flag = kind is bool
     text = f"{help[:1].upper()}{help[1:]}" + (f" [default: {shown}]" if shown else "")
     option = typer.Option(*flags, help=text, show_default=False, metavar=metavar)
-    annotation = Annotated[kind if flag else kind | None, option]
-    default = False if flag else None
+    annotation: Any = Annotated[kind if kind is bool else kind | None, option]
+    default = False if kind is bool else None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -157,7 +197,7 @@ def _expand(
         grouped = {option.name: values.pop(option.name) for option in options}
         command(*args, **values, **{group: build(grouped)})
 
-    del expanded.__wrapped__  # type: ignore[attr-defined]  # Typer must see this signature, not that one
+    del expanded.__wrapped__  # Typer must see this signature, not that one
     expanded.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
     expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *options)}
     return expanded
