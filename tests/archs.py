@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from shared import shared
 
 # The ten dense architectures that the engine runs.

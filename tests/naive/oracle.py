@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize
 
+from gguf import GGMLQuantizationType, GGUFReader
 from naive import kernels
 from naive.kernels import Array
 from naive.settings import ALWAYS_TIED, ATTENTION_OUT_BIAS, FFN_BIAS, OUTPUT_BIAS, read_settings

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader
 
+from gguf import GGUFReader
 from naive.kernels import Array, Rope
 
 ARCHITECTURES = (
