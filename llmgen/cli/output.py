@@ -68,10 +68,10 @@ def note(line: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Write one JSON object on stdout, one line, as UTF-8 text; NaN and infinities become null."""
+    """Write one JSON object on stdout, one line, as text; NaN and infinities become null."""
     text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
-    # A lone surrogate cannot be written as UTF-8; JSON can say it in ASCII.
-    print("".join(c if not "\ud800" <= c <= "\udfff" else f"\\u{ord(c):04x}" for c in text))
+    # What could steer a terminal, and lone surrogates, which UTF-8 cannot hold: JSON says them in ASCII.
+    print("".join(json.dumps(c)[1:-1] if _is_hidden(c) else c for c in text))
 
 
 def _plain(value: Any) -> Any:

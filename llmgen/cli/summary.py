@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from llmgen.cli.options import EngineOptions
 from llmgen.errors import LLMGenError
 from llmgen.gguf import GGUFFile
 
@@ -107,3 +109,48 @@ def _special_ids(metadata: Mapping[str, Any]) -> dict[str, int]:
 def _text(metadata: Mapping[str, Any], key: str) -> str | None:
     value = metadata.get(key)
     return value if isinstance(value, str) else None
+
+
+def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
+    """What loading the model with these options gives, found out without loading it.
+
+    The forward pass is recorded once, which checks every tensor's shape and type;
+    ``error`` says why the model cannot run.
+    """
+    from llmgen.cli.versions import kernel_level
+    from llmgen.kernels.threads import usable_cores
+    from llmgen.model import read_config
+    from llmgen.model.archs import architecture
+    from llmgen.model.cache import CacheLayout
+    from llmgen.model.model import CHUNK
+    from llmgen.model.recorder import TokenRecorder
+    from llmgen.model.weights import Weights
+
+    try:
+        config = read_config(file)
+        build = architecture(config.architecture)
+        n_ctx = engine.n_ctx or config.context_length
+        config = replace(config, n_ctx=n_ctx)
+        layout = CacheLayout(config, n_ctx, min(CHUNK, n_ctx), engine.kv_type or "f16")
+        build(TokenRecorder(config, layout, 0), Weights(file), config)
+    except LLMGenError as error:
+        return {"error": str(error)}
+    return {
+        "shape": {
+            "layers": config.n_layers,
+            "width": config.n_embd,
+            "feed-forward": config.n_ff,
+            "heads": config.n_heads,
+            "KV heads": config.n_kv_heads,
+            "head size": config.head_dim,
+            "vocabulary": config.vocab_size,
+        },
+        "window": config.window or None,
+        "context_length": config.context_length,
+        "n_ctx": n_ctx,
+        "kv_type": layout.kv_type,
+        "kv_bytes_per_token": layout.bytes_per_token,
+        "kv_bytes_per_context": layout.bytes_for(n_ctx),
+        "threads": engine.n_threads or usable_cores(),
+        "kernel_level": kernel_level(),
+    }

@@ -90,7 +90,7 @@ def _engine_facts(engine: dict[str, Any]) -> list[tuple[str, object]]:
         return [("runs here", f"no: {engine['error']}")]
     per_token, whole = size(engine["kv_bytes_per_token"]), size(engine["kv_bytes_per_context"])
     return [
-        ("shape", ", ".join(f"{value} {name}" for name, value in engine["shape"].items())),
+        ("shape", ", ".join(f"{name} {value}" for name, value in engine["shape"].items())),
         ("context", f"{engine['n_ctx']} tokens (the model was made for {engine['context_length']})"),
         ("KV cache", f"{per_token} per token, {whole} for the whole context ({engine['kv_type']})"),
         ("threads", engine["threads"]),

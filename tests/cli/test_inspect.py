@@ -1,0 +1,151 @@
+"""``llmgen inspect``, on real, odd and hostile files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gguf
+from models import gemma3, smollm2
+from program import llmgen, refused
+
+
+def facts(output: str) -> dict[str, str]:
+    """The lines of the report by their name."""
+    pairs = (line.split("  ", 1) for line in output.splitlines())
+    return {name: value.strip() for name, value in pairs}
+
+
+def test_smollm2() -> None:
+    done = llmgen("inspect", str(smollm2()))
+    assert done.returncode == 0
+    assert done.stderr == ""
+    told = facts(done.stdout)
+    assert told["architecture"] == "llama"
+    assert told["parameters"] == "134.5M in 272 tensors"
+    assert told["quantization"].startswith("Q4_1 69% (210), Q8_0 31% (1)")
+    assert told["context"].startswith("8192 tokens")
+    assert told["KV cache"] == "23.0 kB per token, 188.7 MB for the whole context (f16)"
+    assert "eos 2 <|im_end|>" in told["special tokens"]
+    assert "2 <|im_end|>" in told["ends an answer"]
+    assert told["chat template"].startswith("tokenizer.chat_template in the file")
+    assert int(told["threads"]) >= 1
+    assert told["kernels"] in ("avx512vnni", "avxvnni", "avx2", "generic")
+
+
+def test_what_options_change() -> None:
+    told = facts(llmgen("inspect", str(smollm2()), "-c", "100", "-t", "3", "--kv-type", "f32").stdout)
+    assert told["context"].startswith("100 tokens (the model was made for 8192)")
+    assert told["KV cache"].startswith("46.1 kB per token")
+    assert told["threads"] == "3"
+
+
+def test_json_with_tensors() -> None:
+    done = llmgen("inspect", str(gemma3()), "--json", "--tensors")
+    report = json.loads(done.stdout)
+    assert report["file"]["architecture"] == "gemma3"
+    assert report["engine"]["n_ctx"] == report["engine"]["context_length"] == 32768
+    assert report["engine"]["window"] == 512
+    assert report["chat_template"]["source"] is None
+    assert len(report["tensors"]) == report["file"]["tensors"] == 236
+    assert {
+        "name": "output_norm.weight",
+        "type": "F32",
+        "shape": [640],
+        "parameters": 640,
+        "bytes": 2560,
+    } in (report["tensors"])
+    assert sum(entry["bytes"] for entry in report["file"]["quantization"].values()) < gemma3().stat().st_size
+    assert report["metadata"]["tokenizer.ggml.tokens"] == {"type": "ARRAY[STRING]", "length": 262144}
+
+
+def test_tensor_table() -> None:
+    lines = llmgen("inspect", str(smollm2()), "--tensors").stdout.splitlines()
+    assert ["blk.9.attn_v.weight", "Q4_1", "576", "x", "192", "69.1", "kB"] in [
+        line.split() for line in lines
+    ]
+
+
+def write(
+    path: Path, architecture: str = "llama", name: str = "a model", tensor: str = "x", **extra: str
+) -> Path:
+    """A small file that is sound, and no model that llmgen could run."""
+    writer = gguf.GGUFWriter(str(path), architecture)
+    writer.add_name(name)
+    for key, value in extra.items():
+        writer.add_string(key.replace("__", "."), value)
+    writer.add_tensor(tensor, np.zeros((4, 32), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_model_that_cannot_run_is_still_shown(tmp_path: Path) -> None:
+    path = write(tmp_path / "odd.gguf", "martian")
+    done = llmgen("inspect", str(path))
+    assert done.returncode == 0
+    told = facts(done.stdout)
+    assert told["architecture"] == "martian"
+    assert told["runs here"].startswith("no: ")
+    assert told["tokenizer"] == "none in the file"
+    assert "error" in json.loads(llmgen("inspect", str(path), "--json").stdout)["engine"]
+
+
+HOSTILE = "\x1b]0;gotcha\x07\x1b[2J [bold red]x[/] [link=http://e.vil]y[/link] \u202egnp.exe \r\n\x00 \x9b31m"
+
+
+@pytest.mark.parametrize("options", [[], ["--tensors"], ["--json"]])
+def test_text_from_the_file_cannot_steer_the_terminal(tmp_path: Path, options: list[str]) -> None:
+    path = write(
+        tmp_path / "hostile.gguf",
+        architecture="mar\x1b[31mtian",
+        name=HOSTILE,
+        tensor="t\x1b[5m[red]",
+        general__license=HOSTILE,
+        tokenizer__ggml__model="x\x1b[0m",
+        tokenizer__chat_template=HOSTILE,
+    )
+    done = llmgen("inspect", str(path), *options)
+    assert done.returncode == 0, done.stderr
+    assert not {"\x1b", "\x07", "\r", "\x00", "\x9b"} & set(done.stdout)
+    if options == ["--json"]:
+        assert json.loads(done.stdout)["file"]["name"] == HOSTILE
+        return
+    assert "\u202e" not in done.stdout
+    assert "\\x1b]0;gotcha\\x07" in done.stdout
+    assert "[bold red]x[/]" in done.stdout
+    assert len([line for line in done.stdout.splitlines() if line.startswith("name")]) == 1
+    listed = llmgen("list", LLMGEN_MODELS=str(tmp_path))
+    assert not {"\x1b", "\x07", "\x00"} & set(listed.stdout)
+
+
+BROKEN = {
+    "empty": b"",
+    "html": b"<!DOCTYPE html><html>404</html>" * 10,
+    "short": b"GGUF\x03\x00\x00\x00",
+    "version1": b"GGUF\x01\x00\x00\x00" + bytes(100),
+    "big-endian": b"GGUF\x00\x00\x00\x03" + bytes(100),
+    "counts": b"GGUF\x03\x00\x00\x00" + b"\xff" * 16,
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_files_that_are_no_model(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"{kind}.gguf"
+    path.write_bytes(BROKEN[kind])
+    assert path.name in refused(llmgen("inspect", str(path)))
+
+
+@pytest.mark.parametrize("command", ["inspect", "tokenize", "run", "bench"])
+def test_every_command_refuses_them_alike(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(smollm2().read_bytes()[:1_000_000])
+    text = ["Hi"] if command in ("tokenize", "run") else []
+    assert "cut.gguf" in refused(llmgen(command, str(path), *text))
+    assert "no file" in refused(llmgen(command, str(tmp_path / "none.gguf"), *text))
+    assert "is a folder" in refused(llmgen(command, str(tmp_path), *text))
