@@ -1,0 +1,147 @@
+"""The engine's logits against llama.cpp's and the oracle's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import variants
+from archs import DENSE, build_arch, build_variant, reference
+from engines import engine, in_chunks, one_by_one
+from naive import Oracle, logits, nmse
+
+UNEVEN = (1, 5, 16, 3, 17)
+LIMIT = 1e-6
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_reference_logits(name: str) -> None:
+    tokens, expected = reference(name)
+    with engine(build_arch(name)) as model:
+        whole = model.prefill(model.new_sequence(), tokens.tolist(), logits="all")
+        assert whole.dtype == np.float32
+        assert nmse(whole, expected) < LIMIT
+        assert nmse(one_by_one(model, model.new_sequence(), tokens), expected) < LIMIT
+        assert nmse(in_chunks(model, model.new_sequence(), tokens, UNEVEN), expected) < LIMIT
+
+
+@pytest.mark.parametrize("name", variants.VARIANTS)
+def test_variants(name: str) -> None:
+    path = variants.build(name)
+    tokens, _ = variants.reference(name)
+    expected = logits(path, tokens)
+    with engine(path) as model:
+        seq = model.new_sequence()
+        prompt = model.prefill(seq, tokens[:70].tolist(), logits="all")
+        generated = one_by_one(model, seq, tokens[70:])
+    assert nmse(prompt, expected[:70]) < LIMIT
+    assert nmse(generated, expected[70:]) < LIMIT
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_float_weights_meet_float_activations(kind: str) -> None:
+    path = build_arch("gemma3-dense", kind)
+    tokens, _ = reference("gemma3-dense")
+    expected = logits(path, tokens)
+    with engine(path) as model:
+        assert nmse(in_chunks(model, model.new_sequence(), tokens, (20,)), expected) < LIMIT
+        assert nmse(one_by_one(model, model.new_sequence(), tokens), expected) < LIMIT
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
+def test_quantized_weights_meet_int8_activations(kind: str) -> None:
+    path = build_arch("llama-dense", kind)
+    tokens, _ = reference("llama-dense")
+    exact, rounded = logits(path, tokens), logits(path, tokens, quantize_activations=True)
+    with engine(path) as model:
+        prompt = in_chunks(model, model.new_sequence(), tokens, (20,))
+        generated = one_by_one(model, model.new_sequence(), tokens)
+    for ours in (prompt, generated):
+        # A rounding that falls the other way moves a logit far more than the order of a sum
+        # does, so the twins meet in size of error, not in every digit.
+        assert nmse(ours, rounded) < nmse(rounded, exact)
+        assert nmse(ours, exact) < 1.5 * nmse(rounded, exact)
+
+
+def test_f16_cache_is_near_the_f32_cache() -> None:
+    path = build_arch("gemma2-dense")
+    tokens, expected = reference("gemma2-dense")
+    with engine(path, kv_type="f16") as model:
+        assert nmse(in_chunks(model, model.new_sequence(), tokens, UNEVEN), expected) < 1e-5
+        assert nmse(one_by_one(model, model.new_sequence(), tokens), expected) < 1e-5
+
+
+# --- far beyond the window ---
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo2"])
+def test_long_contexts_past_the_window(name: str) -> None:
+    path = build_variant(f"{name}-dense", "long", set_keys={"context_length": ("UINT32", 2048)})
+    tokens = np.random.default_rng(4).integers(0, 128, 1400)
+    expected = Oracle(path).logits(tokens)
+    with engine(path, n_ctx=2048) as model:
+        seq = model.new_sequence()
+        prompt = in_chunks(model, seq, tokens[:1300], (3, 700, 29, 33, 32, 31, 1))
+        generated = one_by_one(model, seq, tokens[1300:])
+    assert nmse(prompt, expected[:1300]) < LIMIT
+    assert nmse(generated, expected[1300:]) < LIMIT
+
+
+def test_long_context_without_a_window() -> None:
+    path = build_variant("llama-dense", "long", set_keys={"context_length": ("UINT32", 2048)})
+    tokens = np.random.default_rng(5).integers(0, 128, 1400)
+    expected = Oracle(path).logits(tokens)
+    with engine(path, n_ctx=2048) as model:
+        seq = model.new_sequence()
+        prompt = in_chunks(model, seq, tokens[:1300], (513, 1, 255))
+        generated = one_by_one(model, seq, tokens[1300:])
+    assert nmse(prompt, expected[:1300]) < LIMIT
+    assert nmse(generated, expected[1300:]) < LIMIT
+
+
+# --- the same bits, whatever the company ---
+
+
+def bit_variants() -> list[Path]:
+    return [build_arch("gemma3-dense", "q4_0"), build_arch("llama-dense", "q8_0"), build_arch("olmo2-dense")]
+
+
+@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+def test_chunks_and_threads_do_not_change_a_bit(index: int, kv_type: str) -> None:
+    path, tokens = bit_variants()[index], np.random.default_rng(6).integers(0, 128, 150)
+    results = []
+    for n_threads in (1, 2):
+        with engine(path, n_threads=n_threads, kv_type=kv_type) as model:
+            for sizes in ((), (1, 2, 3), (16, 16, 48), (33, 64), (149,)):
+                seq = model.new_sequence()
+                prompt = in_chunks(model, seq, tokens, sizes)
+                generated = one_by_one(model, seq, tokens[:20])
+                results.append(np.concatenate([prompt, generated]))
+                seq.close()
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+
+
+def test_generated_tokens_do_not_depend_on_their_company() -> None:
+    tokens = np.random.default_rng(7).integers(0, 128, (8, 60))
+    lengths = [1, 40, 7, 33, 20, 59, 2, 12]  # each sequence stands elsewhere
+    for path in bit_variants():
+        with engine(path, n_threads=2) as model:
+            alone = [model.new_sequence() for _ in lengths]
+            together = [seq_with(model, row[:n]) for row, n in zip(tokens, lengths, strict=True)]
+            for seq, row, n in zip(alone, tokens, lengths, strict=True):
+                model.prefill(seq, row[:n].tolist(), logits="none")
+            for count in (1, 2, 3, 5, 8):
+                ids = [int(i) for i in tokens[:count, -1]]
+                batch = model.decode(together[:count], ids).copy()
+                single = np.concatenate([model.decode([alone[i]], [ids[i]]).copy() for i in range(count)])
+                np.testing.assert_array_equal(batch, single)
+
+
+def seq_with(model, ids):  # type: ignore[no-untyped-def]
+    seq = model.new_sequence()
+    model.prefill(seq, ids.tolist(), logits="none")
+    return seq
