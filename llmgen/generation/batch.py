@@ -143,9 +143,11 @@ class Batch:
         try:
             while interrupted is None and (active or waiting.has_next()):
                 refused: list[Answer] = []
+                interrupted = self._calls.due()
                 try:
-                    self._fill(active, waiting, refused)
-                    self._step(active)
+                    if interrupted is None:
+                        self._fill(active, waiting, refused)
+                        self._step(active)
                 except KeyboardInterrupt:
                     interrupted = Ending("interrupted", "keyboard")
                 except Interrupted:

@@ -81,7 +81,8 @@ def xtc(c: Candidates, probability: float, threshold: float, u: float) -> Candid
     if probability <= 0 or threshold > 0.5 or len(c) < 2 or u >= probability:
         return c
     ranked = order(c)
-    above = int(np.count_nonzero(softmax(ranked.logits) >= threshold))
+    p = softmax(ranked.logits)
+    above = int(np.count_nonzero((p >= threshold) & (p > 0)))
     if above < 2:
         return ranked
     return ranked.take(np.arange(above - 1, len(ranked)), ordered=True)

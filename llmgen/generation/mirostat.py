@@ -1,7 +1,8 @@
 """Mirostat (Basu et al. 2020, arXiv:2007.14966): hold the surprise near a target.
 
 ``mu`` is the largest surprise allowed, in bits; after each token it moves by
-eta * (tau - observed surprise).  It starts at 2 * tau.
+eta * (tau - observed surprise).  It starts at 2 * tau.  As in llama.cpp, and
+unlike the paper, the surprise is that under the distribution after the cut.
 """
 
 from __future__ import annotations

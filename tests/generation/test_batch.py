@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from generation.fakes import FakeModel, FakeTokenizer, says
+from llmgen.errors import ContextFullError, LLMGenError
+from llmgen.generation import SamplingParams, Session
+from llmgen.generation.batch import Answer, Batch, Request
+
+GREEDY = SamplingParams(temp=0.0, max_tokens=20, ignore_eos=True)
+
+
+def run(model, requests, **kw):
+    """Answers by key."""
+    answers = list(Batch(model, FakeTokenizer(), **kw).run(requests))
+    assert len({a.request.key for a in answers}) == len(answers)
+    return {a.request.key: a for a in answers}
+
+
+def alone(request, **kw):
+    return Session(FakeModel(**kw), FakeTokenizer()).generate(request.prompt_ids, request.params)
+
+
+def mixed(n):
+    """Requests of different lengths, samplings and ends."""
+    return [
+        Request(
+            [i, *range(i % 5)],
+            SamplingParams(temp=i % 3 * 0.7, seed=i, max_tokens=i * 7 % 23, ignore_eos=i % 2 == 0),
+            key=i,
+        )
+        for i in range(n)
+    ]
+
+
+@pytest.mark.parametrize("slots", [1, 3, 8])
+def test_every_answer_is_the_one_it_would_be_alone(slots):
+    model = FakeModel()
+    requests = mixed(20)
+    answers = run(model, requests, slots=slots)
+    assert len(answers) == 20
+    for request in requests:
+        found, expected = answers[request.key].result, alone(request)
+        assert found.token_ids == expected.token_ids
+        assert (found.text, found.finish_reason, found.seed) == (
+            expected.text,
+            expected.finish_reason,
+            expected.seed,
+        )
+    widths = [n for kind, n in model.calls if kind == "decode"]
+    assert max(widths) == slots
+    assert all(seq.closed for seq in model.sequences)
+
+
+def test_slots_are_refilled_at_once():
+    model = FakeModel()
+    requests = [Request([i], GREEDY.with_(max_tokens=2 + i), key=i) for i in range(12)]
+    run(model, requests, slots=4)
+    widths = [n for kind, n in model.calls if kind == "decode"]
+    assert widths[:15] == [4] * 15
+
+
+def test_requests_are_taken_as_slots_come_free():
+    taken = []
+
+    def source():
+        for i in range(10):
+            taken.append(i)
+            yield Request([i], GREEDY.with_(max_tokens=5), key=i)
+
+    answers = Batch(FakeModel(), FakeTokenizer(), slots=2).run(source())
+    next(answers)
+    assert len(taken) <= 4
+    answers.close()
+
+
+def test_prompts_that_begin_alike_are_computed_once():
+    model = FakeModel()
+    common = list(range(100))
+    requests = [Request(common, GREEDY.with_(temp=1.0, seed=i, max_tokens=5), key=i) for i in range(12)]
+    requests += [Request([*common, i, 7], GREEDY.with_(max_tokens=5), key=100 + i) for i in range(4)]
+    answers = run(model, requests)
+    prefilled = sum(n for kind, n in model.calls if kind == "prefill")
+    assert prefilled == 100 + 11 + 4 * 2
+    for request in requests:
+        assert answers[request.key].result.token_ids == alone(request).token_ids
+    assert answers[5].result.timings.cached_tokens == 99
+
+
+def test_a_bad_request_spoils_only_itself():
+    model = FakeModel(n_ctx=16)
+    requests = [
+        Request(range(17), GREEDY, key="long"),
+        Request([1, 2], GREEDY, key="good"),
+        Request([], GREEDY, key="empty"),
+        Request([1], GREEDY.with_(banned_tokens=tuple(range(260))), key="masked"),
+    ]
+    answers = run(model, requests)
+    assert isinstance(answers["long"].error, ContextFullError)
+    assert isinstance(answers["empty"].error, LLMGenError)
+    assert "masked" in str(answers["masked"].error)
+    assert answers["good"].error is None
+    assert answers["good"].result.finish_detail == "context_full"
+
+
+def test_context_shift_in_a_batch():
+    requests = [Request([i, i], GREEDY.with_(context_full="shift", max_tokens=30), key=i) for i in range(3)]
+    answers = run(FakeModel(n_ctx=16), requests)
+    for request in requests:
+        assert answers[request.key].result.token_ids == alone(request, n_ctx=16).token_ids
+
+
+def test_stop_strings_and_timeouts_are_each_ones_own():
+    model = FakeModel(script=says("one END two", 1))
+    requests = [
+        Request([1], SamplingParams(temp=0, stop="END"), key="stop"),
+        Request([1], SamplingParams(temp=0), key="free"),
+        Request([1], SamplingParams(temp=0, timeout=0), key="late"),
+    ]
+    answers = run(model, requests)
+    assert answers["stop"].result.text == "one "
+    assert answers["free"].result.text == "one END two"
+    assert answers["late"].result.finish_reason == "timeout"
+
+
+def test_interruption_ends_those_at_work_and_begins_no_other():
+    model = FakeModel()
+
+    def press():
+        if len(model.calls) == 6:
+            raise KeyboardInterrupt
+
+    model.before_call = press
+    requests = [Request([i], GREEDY, key=i) for i in range(9)]
+    answers = run(model, requests, slots=3)
+    assert sorted(answers) == [0, 1, 2]
+    for key, answer in answers.items():
+        assert answer.result.finish_reason == "interrupted"
+        assert answer.result.token_ids == alone(requests[key]).token_ids[: answer.result.completion_tokens]
+        assert answer.result.completion_tokens == 4
+    cancel = threading.Event()
+    events = []
+
+    def on_event(request, event):
+        events.append((request.key, event.token_id))
+        if len(events) == 10:
+            cancel.set()
+
+    model.before_call = None
+    answers = run(model, requests, slots=3, cancel=cancel, on_event=on_event)
+    assert sorted(answers) == [0, 1, 2]
+    assert {a.result.finish_detail for a in answers.values()} == {"cancel"}
+    assert all(seq.closed for seq in model.sequences)
+
+
+def test_answers_are_plain_data():
+    request = Request([1], GREEDY.with_(max_tokens=1))
+    (answer,) = Batch(FakeModel()).run([request])
+    assert isinstance(answer, Answer)
+    assert answer.result.completion_tokens == 1
+    with pytest.raises(ValueError):
+        Batch(FakeModel(), slots=9)
