@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+from llmgen.tokenizer.marks import Part
+from llmgen.tokenizer.stops import StopMatcher
 from llmgen.tokenizer.stream import StreamDecoder
+from llmgen.tokenizer.template import (
+    ChatTemplate,
+    TemplateRefusal,
+    chat_template_from_gguf,
+    encode_chat,
+    template_names,
+)
+from llmgen.tokenizer.terminal import make_visible
 from llmgen.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["StreamDecoder", "Tokenizer"]
+__all__ = [
+    "ChatTemplate",
+    "Part",
+    "StopMatcher",
+    "StreamDecoder",
+    "TemplateRefusal",
+    "Tokenizer",
+    "chat_template_from_gguf",
+    "encode_chat",
+    "make_visible",
+    "template_names",
+]

@@ -16,13 +16,14 @@ Span = tuple[int, int]
 class Special(NamedTuple):
     """A token that is recognised by its spelling.
 
-    ``control``: only where control tokens are asked for, and never in data.
+    ``control``: only where control tokens are asked for.  ``guarded``: never in data.
     ``strips``: it swallows the white space on its right.
     """
 
     text: str
     id: int
     control: bool
+    guarded: bool
     strips: bool = False
 
 
@@ -46,8 +47,8 @@ class Partition:
     def cut(self, text: str, control: bool, data: Sequence[Span] = ()) -> Iterator[str | int]:
         """The text as plain parts (str, never empty) and tokens (int), in order.
 
-        ``control``: recognise control tokens, except where they touch one of the ``data``
-        spans, which are in order and do not overlap.
+        ``control``: recognise control tokens.  Guarded tokens are not, where they overlap
+        one of the ``data`` spans, which are in order and do not overlap one another.
         """
         taken = _Taken(text, data)
         for _, special in sorted(self._present(text, control), key=lambda item: item[0]):
@@ -75,17 +76,17 @@ class _Taken:
         position = text.find(special.text)
         while position >= 0:
             end = position + size
-            block = self._block(position, end, special.control)
+            block = self._block(position, end, special.guarded)
             if block is None:
                 if special.strips:
                     end = self._strip(end)
                 insort(self._spans, (position, end, special.id))
             position = text.find(special.text, end if block is None else block)
 
-    def _block(self, start: int, end: int, control: bool) -> int | None:
+    def _block(self, start: int, end: int, guarded: bool) -> int | None:
         """The end of a taken or forbidden stretch that overlaps this one, None if it is free."""
         blocks: list[Sequence[tuple[int, ...]]] = [self._spans]
-        if control:
+        if guarded:
             blocks.append(self._data)
         for spans in blocks:
             after = bisect_right(spans, (start, len(self._text) + 1))

@@ -119,12 +119,22 @@ def special_spellings(vocab: Vocabulary) -> list[Special]:
     """The tokens that are recognised in a text by their spelling."""
     strips = _strips(vocab)
     raw, ids, types = vocab.raw, vocab.ids, vocab.types.tolist()
-    data = int(TokenType.USER_DEFINED)
-    return [
-        Special(raw[id].decode(), id, types[id] != data, id in strips)
-        for id in vocab.of_type(TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
-        if ids.get(raw[id]) == id and _is_text(raw[id])
-    ]
+    specials = []
+    for id in vocab.of_type(TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN):
+        if ids.get(raw[id]) == id and _is_text(raw[id]):
+            control = types[id] != int(TokenType.USER_DEFINED)
+            guarded = control or _is_fenced(raw[id])
+            specials.append(Special(raw[id].decode(), id, control, guarded, id in strips))
+    return specials
+
+
+def _is_fenced(raw: bytes) -> bool:
+    """Whether the spelling is like ``<|im_start|>``: never text, whatever type the file gives it.
+
+    Files that call their turn tokens user-defined would let a message begin another turn.
+    """
+    text = raw.decode("utf-8", "replace").replace("\uff5c", "|")
+    return text.startswith("<|") and text.endswith("|>")
 
 
 def _strips(vocab: Vocabulary) -> frozenset[int]:

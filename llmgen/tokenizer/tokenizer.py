@@ -81,6 +81,7 @@ class Tokenizer:
         self.adds_space_prefix = self.puts_space_in_front = False
         self.eog_ids: frozenset[int] = frozenset()
         self.n_vocab = _stated_size(metadata)
+        self._guarded: tuple[str, ...] = ()
         if kind in NO_VOCABULARY:
             return
         if kind in _NOT_GENERATIVE:
@@ -125,7 +126,9 @@ class Tokenizer:
             isinstance(self._model, UnigramModel) and self._model.puts_space_in_front
         )
         self.eog_ids = find_end_tokens(vocab, self.eos_id)
-        self._partition = Partition(special_spellings(vocab))
+        specials = special_spellings(vocab)
+        self._partition = Partition(specials)
+        self._guarded = tuple(special.text for special in specials if special.guarded)
         self._pieces: dict[int, bytes] = {}
 
     def _find_pre(self) -> PreTokenizer:
@@ -179,6 +182,11 @@ class Tokenizer:
     def has_text(self) -> bool:
         """Whether there is a vocabulary; without one only token ids can be used."""
         return self._vocab is not None
+
+    @property
+    def guarded_spellings(self) -> tuple[str, ...]:
+        """What must not be taken for a token inside the text of a message."""
+        return self._guarded
 
     def _need(self) -> Vocabulary:
         if self._vocab is None:

@@ -1,0 +1,276 @@
+"""Chat templates: from a conversation to the prompt that a model was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from llmgen.errors import TemplateError
+from llmgen.gguf import GGUFFile
+from llmgen.tokenizer.marks import Part, mark_data
+from llmgen.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+    from llmgen.tokenizer.sandbox import Sandbox
+
+Message = Mapping[str, Any]
+
+MAX_SOURCE = 200_000
+"""Characters in a template; the longest known one has 17,000."""
+
+_KEY = "tokenizer.chat_template"
+_PROBE = "qzjxkwv"
+"""A word that no template has; what a template does with it shows what it does with the text."""
+
+
+class TemplateRefusal(TemplateError):
+    """The template itself refused the conversation; ``words`` are its own."""
+
+    def __init__(self, words: str) -> None:
+        """``words`` as the template gave them to ``raise_exception``."""
+        super().__init__(f"the chat template refuses this conversation: {words}")
+        self.words = words
+
+
+class ChatTemplate:
+    """A Jinja2 template in a sandbox, with limits on time and size.
+
+    A template sees ``messages``, ``bos_token``, ``eos_token``, ``add_generation_prompt``,
+    ``tools`` and ``documents`` (none unless given), and every other keyword of
+    :meth:`render`; and the functions ``raise_exception(message)``, which becomes a
+    :class:`TemplateRefusal`, and ``strftime_now(format)``.  All other failures are
+    :class:`~llmgen.errors.TemplateError` too.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        bos_token: str = "<s>",
+        eos_token: str = "</s>",
+        *,
+        name: str | None = None,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        """``now`` is what ``strftime_now`` asks; a fixed one makes such templates repeatable."""
+        self.source = source
+        self.bos_token = bos_token
+        self.eos_token = eos_token
+        self.name = name
+        self._now = now
+
+    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **kw: Any) -> str:
+        """The prompt as text, as the template writes it."""
+        return self._run(_plain(messages), add_generation_prompt, _plain(kw))
+
+    def render_parts(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        *,
+        guarded: Iterable[str] = (),
+        **kw: Any,
+    ) -> list[Part]:
+        """The prompt cut into parts ``(text, is_data)``: what came out of the messages is data.
+
+        ``guarded``: the spellings that must not be taken for tokens inside data.  Joined,
+        the parts are what :meth:`render` gives, except where a template changes its mind
+        over such a spelling in a message; see :mod:`llmgen.tokenizer.marks`.
+        """
+        plain, plain_kw = _plain(messages), _plain(kw)
+
+        def run(messages: Any, tools: Any) -> str:
+            return self._run(messages, add_generation_prompt, plain_kw | tools)
+
+        tools = {name: plain_kw[name] for name in ("tools", "documents") if name in plain_kw}
+        known = self.source + self.bos_token + self.eos_token + repr(plain_kw)
+        return mark_data(run, plain, tools, known, list(guarded))
+
+    def fit_system(self, messages: Sequence[Message], **kw: Any) -> tuple[list[dict[str, Any]], str | None]:
+        """The conversation with a system message that the template can take.
+
+        Returns it unchanged and None where the template takes it.  Where the template
+        refuses it, or leaves it out, the system text is put in front of the first user
+        message, and the second value is a sentence to tell the user so.  Raises the
+        template's own refusal where that does not help either.
+        """
+        plain = _plain(messages)
+        if not plain or plain[0].get("role") != "system":
+            return plain, None
+        try:
+            probe = [plain[0] | {"content": _PROBE}, *plain[1:]]
+            if _PROBE in self._run(probe, True, _plain(kw)).lower():
+                return plain, None
+            reason = "leaves the system message out"
+        except TemplateRefusal as refusal:
+            reason = f"refuses a system message ({refusal.words})"
+            merged = _merge_system(plain)
+            if merged is None:
+                raise
+            try:
+                self._run(merged, True, _plain(kw))
+            except TemplateError:
+                raise refusal from None
+        else:
+            merged = _merge_system(plain)
+            if merged is None:
+                return plain, None
+        return merged, f"the chat template {reason}, so its text was put in front of the first user message"
+
+    # Running it
+
+    @cached_property
+    def _sandbox(self) -> Sandbox:
+        from llmgen.tokenizer.sandbox import Sandbox
+
+        return Sandbox()
+
+    @cached_property
+    def _compiled(self) -> Template:
+        """The template, compiled when it is first used."""
+        from jinja2 import TemplateSyntaxError
+
+        if len(self.source) > MAX_SOURCE:
+            raise TemplateError(
+                f"the chat template has {len(self.source):,} characters, expected at most {MAX_SOURCE:,}; "
+                "give another one"
+            )
+        try:
+            return self._sandbox.from_string(self.source)
+        except TemplateSyntaxError as error:
+            raise TemplateError(
+                f"the chat template is wrong in line {error.lineno}: {error.message}; give another one"
+            ) from error
+        except Exception as error:
+            raise _failure(error) from error
+
+    def _run(self, messages: list[dict[str, Any]], add_generation_prompt: bool, kw: dict[str, Any]) -> str:
+        from llmgen.tokenizer.budget import Budget, OverBudget
+
+        template = self._compiled
+        names = {
+            "tools": None,
+            "documents": None,
+            "bos_token": self.bos_token,
+            "eos_token": self.eos_token,
+            "raise_exception": _refuse,
+            "strftime_now": lambda format: self._now().strftime(format),
+            "add_generation_prompt": add_generation_prompt,
+            "messages": messages,
+        }
+        budget = Budget(_characters(messages) + _characters(kw))
+        self._sandbox.start(budget)
+        out: list[str] = []
+        try:
+            for text in template.generate(names | kw):
+                budget.output(text)
+                out.append(text)
+        except OverBudget as error:
+            raise TemplateError(f"the chat template was stopped: {error}; give another one") from None
+        except TemplateRefusal:
+            raise
+        except Exception as error:
+            raise _failure(error) from error
+        return "".join(out)
+
+
+def encode_chat(
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    add_generation_prompt: bool = True,
+    **kw: Any,
+) -> list[int]:
+    """The token ids of a conversation.
+
+    Control tokens are recognised in what the template wrote, never in what the messages
+    say; BOS is there once, if the file or the template asks for it.
+    """
+    parts = template.render_parts(messages, add_generation_prompt, guarded=tokenizer.guarded_spellings, **kw)
+    return tokenizer.encode_parts(parts)
+
+
+def chat_template_from_gguf(file: GGUFFile, name: str | None = None) -> ChatTemplate | None:
+    """The chat template in a model file, or the one of its further templates called ``name``.
+
+    None where the file has none.  Raises TemplateError for a name that is not there,
+    TokenizerError where the file's vocabulary cannot be read.
+    """
+    source = file.metadata.get(_KEY if name is None else f"{_KEY}.{name}")
+    if source is None:
+        if name is None:
+            return None
+        names = ", ".join(template_names(file)) or "none"
+        raise TemplateError(f"the file has no chat template {name!r}, only: {names}; choose one of these")
+    if not isinstance(source, str):
+        raise TemplateError(
+            f"the chat template in the file is {type(source).__name__}, expected text; give another one"
+        )
+    tokenizer = Tokenizer.from_gguf(file)
+
+    def spelled(id: int | None) -> str:
+        return tokenizer.token_text(id) if id is not None and tokenizer.has_text else ""
+
+    return ChatTemplate(source, spelled(tokenizer.bos_id), spelled(tokenizer.eos_id), name=name)
+
+
+def template_names(file: GGUFFile) -> list[str]:
+    """The names of a file's further chat templates (``tool_use`` and the like), sorted."""
+    prefix = _KEY + "."
+    return sorted(key.removeprefix(prefix) for key in file.metadata if key.startswith(prefix))
+
+
+def _refuse(message: object = "") -> None:
+    raise TemplateRefusal(str(message))
+
+
+def _failure(error: Exception) -> TemplateError:
+    """Any other exception as a sentence."""
+    words = str(error).strip().split("\n")[0] or type(error).__name__
+    if isinstance(error, RecursionError):
+        words = "it calls itself without end"
+    elif type(error).__name__ == "SecurityError":
+        words = f"it tried what no template may ({words})"
+    return TemplateError(f"the chat template failed: {words}; give another template, or what it asks for")
+
+
+def _plain(value: Any) -> Any:
+    """A copy made of dicts, lists and simple values only, so a template can reach nothing else."""
+    if isinstance(value, str):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
+        return [_plain(item) for item in value]
+    if callable(value):
+        return value  # A function in place of one of ours, as strftime_now.
+    raise TemplateError(
+        f"a message holds a {type(value).__name__}, expected text, numbers, lists and dictionaries"
+    )
+
+
+def _merge_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """The system text in front of the first user message, None if there is none to take it."""
+    system, rest = messages[0], [dict(message) for message in messages[1:]]
+    for message in rest:
+        if message.get("role") == "user":
+            texts = [system.get("content"), message.get("content")]
+            if not all(isinstance(text, str) for text in texts):
+                return None
+            message["content"] = "\n\n".join(text for text in texts if text)
+            return rest
+    return None
+
+
+def _characters(value: Any) -> int:
+    """The characters in all texts of a value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(_characters(item) + len(key) for key, item in value.items())
+    return sum(map(_characters, value)) if isinstance(value, list) else 8

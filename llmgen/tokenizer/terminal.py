@@ -1,0 +1,49 @@
+"""Making a model's text harmless on a terminal.
+
+A model can be talked into writing escape sequences; a terminal obeys them: clear the
+screen, change the title, write the clipboard, answer on the user's behalf.
+"""
+
+from __future__ import annotations
+
+import re
+
+# All control characters but newline and tab.  A carriage return overwrites the line.  Of
+# the format characters: embeddings, overrides and isolates, which show text in another
+# order than it is in, the marks for direction, which nobody sees, line and paragraph
+# separators, and the tag characters, in which text hides.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff"
+    "\U000e0000-\U000e0fff\ud800-\udfff]"
+)
+# Emoji flags of regions (England, Scotland, Wales) are written with tags, up to a closing one.
+_FLAG = re.compile("\U0001f3f4[\U000e0061-\U000e007a\U000e0030-\U000e0039]{2,6}\U000e007f")
+
+_CONTROL_PICTURES = 0x2400
+
+
+def make_visible(text: str) -> str:
+    """The text with control characters shown instead of sent.
+
+    Newline and tab stay.  Control characters become their Unicode pictures (``ESC`` is
+    U+241B), others their number, as ``<U+202E>``.  Works on any chunk of a stream alone:
+    an escape sequence without its first character is plain text.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    out = []
+    position = 0
+    for flag in _FLAG.finditer(text):
+        out += [_UNSEEN.sub(_picture, text[position : flag.start()]), flag.group()]
+        position = flag.end()
+    out.append(_UNSEEN.sub(_picture, text[position:]))
+    return "".join(out)
+
+
+def _picture(match: re.Match[str]) -> str:
+    point = ord(match.group())
+    if point < 0x20:
+        return chr(_CONTROL_PICTURES + point)
+    if point == 0x7F:
+        return "\u2421"
+    return f"<U+{point:04X}>"
