@@ -13,16 +13,29 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from llmgen.api import LLM
     from llmgen.errors import LLMGenError
-    from llmgen.generation import SamplingParams
+    from llmgen.generation import GenerationEvent, GenerationResult, SamplingParams, Session
     from llmgen.tokenizer import ChatTemplate, Tokenizer
 
-__all__ = ["LLM", "ChatTemplate", "LLMGenError", "SamplingParams", "Tokenizer", "__version__"]
+__all__ = [
+    "LLM",
+    "ChatTemplate",
+    "GenerationEvent",
+    "GenerationResult",
+    "LLMGenError",
+    "SamplingParams",
+    "Session",
+    "Tokenizer",
+    "__version__",
+]
 
 _HOME = {
     "LLM": "llmgen.api",
     "ChatTemplate": "llmgen.tokenizer",
+    "GenerationEvent": "llmgen.generation",
+    "GenerationResult": "llmgen.generation",
     "LLMGenError": "llmgen.errors",
     "SamplingParams": "llmgen.generation",
+    "Session": "llmgen.generation",
     "Tokenizer": "llmgen.tokenizer",
 }
 

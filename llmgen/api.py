@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from os import PathLike
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,11 @@ from llmgen.generation.stopping import Cancel
 from llmgen.generation.stream import Callback, GenerationStream
 from llmgen.gguf import GGUFFile
 from llmgen.model import Model
-from llmgen.tokenizer import ChatTemplate, Tokenizer, chat_template_from_gguf, encode_chat
+from llmgen.tokenizer import Tokenizer
+from llmgen.tokenizer.tokenizer import NO_VOCABULARY
+
+if TYPE_CHECKING:
+    from llmgen.tokenizer import ChatTemplate
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int]
@@ -94,8 +98,8 @@ class LLM:
         self._lock = threading.RLock()
         self._idle: Session | None = None
         self._tokenizer: Tokenizer | None = None
-        self._tokenizer_error: TokenizerError | None = None
         self._template: ChatTemplate | None = None
+        self._template_known = False
 
     # -- what the file says
 
@@ -124,24 +128,19 @@ class LLM:
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer.  Raises :class:`TokenizerError` where the file has none that llmgen can use."""
-        tokenizer = self._try_tokenizer()
-        if tokenizer is None:
-            assert self._tokenizer_error is not None
-            raise self._tokenizer_error
-        return tokenizer
+        return self._load_tokenizer()
 
     @property
-    def chat_template(self) -> ChatTemplate:
-        """The chat template.  Raises :class:`TemplateError` where there is none."""
+    def chat_template(self) -> ChatTemplate | None:
+        """The chat template: the one that was given, else the file's, else None.
+
+        Raises :class:`TemplateError` where it is not a template that can be used.
+        """
         with self._lock:
-            if self._template is None:
+            if not self._template_known:
                 self._template = self._find_template()
-        if self._template is None:
-            raise TemplateError(
-                "this model has no chat template, which a conversation needs: give one"
-                " (chat_template=...), or complete plain text with generate"
-            )
-        return self._template
+                self._template_known = True
+            return self._template
 
     # -- text and ids
 
@@ -155,7 +154,7 @@ class LLM:
 
     def render_chat(self, messages: Iterable[Message], add_generation_prompt: bool = True, **kw: Any) -> str:
         """The conversation as the chat template writes it."""
-        return self.chat_template.render(list(messages), add_generation_prompt=add_generation_prompt, **kw)
+        return self._need_template().render(list(messages), add_generation_prompt=add_generation_prompt, **kw)
 
     # -- computing
 
@@ -172,7 +171,7 @@ class LLM:
         return rows
 
     @overload
-    def generate(
+    def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str], too
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
@@ -271,8 +270,10 @@ class LLM:
 
     def encode_chat(self, messages: Iterable[Message], **kw: Any) -> list[int]:
         """The token ids of a conversation, ready for an answer."""
+        from llmgen.tokenizer import encode_chat
+
         self._check_open()
-        return encode_chat(self.tokenizer, self.chat_template, list(messages), **kw)
+        return encode_chat(self.tokenizer, self._need_template(), list(messages), **kw)
 
     def astream(
         self,
@@ -336,35 +337,53 @@ class LLM:
     def _ids(self, prompt: Prompt, parse_special: bool) -> list[int]:
         self._check_open()
         if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt, add_special=True, parse_special=parse_special)
+            return self.tokenizer.encode_prompt(prompt, parse_special=parse_special)
         return check_prompt(prompt, self._model)
 
-    def _try_tokenizer(self) -> Tokenizer | None:
-        """The tokenizer, or None where the file has none: token ids work without."""
+    def _load_tokenizer(self) -> Tokenizer:
+        """The tokenizer; it is read with the first use."""
         with self._lock:
-            if self._tokenizer is None and self._tokenizer_error is None:
+            if self._tokenizer is None:
                 self._check_open()
-                try:
-                    self._tokenizer = Tokenizer.from_gguf(self._resources.file)
-                except TokenizerError as error:
-                    self._tokenizer_error = error
+                self._tokenizer = Tokenizer.from_gguf(self._resources.file)
             return self._tokenizer
 
+    def _text_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, or None where the file has none that works: token ids do without."""
+        try:
+            tokenizer = self._load_tokenizer()
+        except TokenizerError:
+            return None
+        return None if tokenizer.kind in NO_VOCABULARY else tokenizer
+
     def _find_template(self) -> ChatTemplate | None:
+        # imported here because a template engine comes with them, which plain text does not need
+        from llmgen.tokenizer import ChatTemplate, chat_template_from_gguf
+
         self._check_open()
-        if isinstance(self._given_template, ChatTemplate):
-            return self._given_template
-        if self._given_template is None:
+        given = self._given_template
+        if isinstance(given, ChatTemplate):
+            return given
+        if given is None:
             return chat_template_from_gguf(self._resources.file)
         tokenizer = self.tokenizer
         bos, eos = (
             "" if token is None else tokenizer.token_text(token)
             for token in (tokenizer.bos_id, tokenizer.eos_id)
         )
-        return ChatTemplate(self._given_template, bos_token=bos, eos_token=eos)
+        return ChatTemplate(given, bos_token=bos, eos_token=eos)
+
+    def _need_template(self) -> ChatTemplate:
+        template = self.chat_template
+        if template is None:
+            raise TemplateError(
+                "this model has no chat template, which a conversation needs: give one"
+                " (chat_template=...), or complete plain text with generate"
+            )
+        return template
 
     def _new_session(self, reuse: Any) -> Session:
-        session = Session(self._model, self._try_tokenizer(), reuse=reuse)
+        session = Session(self._model, self._text_tokenizer(), reuse=reuse)
         self._resources.sessions.add(session)
         return session
 
@@ -398,7 +417,7 @@ class LLM:
             raise ValueError(f"{len(prompts)} prompts need as many SamplingParams, not {len(params)}")
         for ids in prompts:
             check_prompt(ids, self._model)
-        batch = Batch(self._model, self._try_tokenizer(), cancel=cancel)
+        batch = Batch(self._model, self._text_tokenizer(), cancel=cancel)
         requests = [Request(ids, p, i) for i, (ids, p) in enumerate(zip(prompts, params, strict=True))]
         answers: dict[int, Answer] = {}
         for answer in batch.run(requests):

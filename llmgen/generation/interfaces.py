@@ -8,7 +8,7 @@ loading any of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -63,10 +63,12 @@ class TokenizerLike(Protocol):
     """The part of a tokenizer that the loop uses."""
 
     @property
+    def n_vocab(self) -> int: ...
+
+    @property
     def eog_ids(self) -> Collection[int]: ...
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]: ...
     def token_bytes(self, token_id: int, /) -> bytes: ...
 
-    @property
-    def stream_decoder(self) -> Callable[..., StreamDecoderLike]: ...
+    def stream_decoder(self, skip_special: bool = False, continuation: bool = False) -> StreamDecoderLike: ...

@@ -11,7 +11,7 @@ from llmgen.generation.events import GenerationResult
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
 from llmgen.generation.params import SamplingParams
 from llmgen.generation.prompt import check_prompt
-from llmgen.generation.stopping import Cancel, Interruptible
+from llmgen.generation.stopping import Cancel, Interruptible, turn
 from llmgen.generation.stream import Callback, GenerationStream
 from llmgen.generation.writer import Writer
 
@@ -123,7 +123,8 @@ class Session:
         stream = self._stream() if self._stream else None
         if stream:
             stream.close()
-        self._cache.seq.close()
+        with turn(self._model):  # a call in another thread may still be using the memory
+            self._cache.seq.close()
 
     def __enter__(self) -> Session:
         return self

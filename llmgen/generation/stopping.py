@@ -13,7 +13,7 @@ from llmgen.generation.events import Ending
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
 
 _WATCH_EVERY_S = 0.05
-_turns: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()
+_turns: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
 _turns_guard = threading.Lock()
 
 
@@ -30,7 +30,8 @@ class AnswerText:
         self.text = ""
         self.stopped = False
         self._stops = tuple(stops)
-        self._decoder = tokenizer.stream_decoder() if tokenizer else None
+        self._n_vocab = tokenizer.n_vocab if tokenizer else 0
+        self._decoder = tokenizer.stream_decoder(skip_special=True, continuation=True) if tokenizer else None
         self._matcher = _matcher(self._stops)
         self._seen = ""
         self._finished = False
@@ -44,7 +45,9 @@ class AnswerText:
 
     def push(self, token: int) -> str:
         """The text to show now that this token is there."""
-        return self._add(self._decoder.push(token)) if self._decoder else ""
+        if self._decoder is None or token >= self._n_vocab:  # a model may have more rows than words
+            return ""
+        return self._add(self._decoder.push(token))
 
     def finish(self) -> str:
         """The text that was held back; nothing comes after it."""
@@ -112,7 +115,7 @@ class Interruptible:
 
     def call(self, work: Callable[..., Any], *args: Any) -> Any:
         """Run a model call in this model's turn; it may end with ``Interrupted``."""
-        with _turn(self._model), self._in_call():
+        with turn(self._model), self._in_call():
             return work(*args)
 
     def interrupt(self) -> None:
@@ -143,6 +146,7 @@ class Interruptible:
                     self._model.cancel()
 
 
-def _turn(model: ModelLike) -> threading.Lock:
+def turn(model: ModelLike) -> threading.RLock:
+    """The lock under which a model's calls are made, and the memory they use is given back."""
     with _turns_guard:
-        return _turns.setdefault(model, threading.Lock())
+        return _turns.setdefault(model, threading.RLock())

@@ -142,7 +142,9 @@ class FakeTokenizer:
     def token_bytes(self, token):
         return bytes([token]) if token < 256 else b""
 
-    def stream_decoder(self):
+    def stream_decoder(self, skip_special=False, continuation=False):
+        assert skip_special
+        assert continuation
         return FakeDecoder()
 
 

@@ -1,0 +1,213 @@
+"""The Python API on a real model."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import models
+from llmgen import LLM, LLMGenError, SamplingParams
+from llmgen.errors import ContextFullError, UsageError
+
+GREEDY = SamplingParams(temp=0.0, max_tokens=8)
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def llm():
+    with LLM(models.smollm2(), n_ctx=512, n_threads=1) as model:
+        yield model
+
+
+def test_text_ids_and_events_agree(llm):
+    result = llm.generate(PROMPT, GREEDY)
+    assert result.completion_tokens == 8
+    assert result.finish_reason == "length"
+    assert result.text == llm.detokenize(result.token_ids)
+    ids = llm.tokenize(PROMPT)
+    assert llm.generate(ids, GREEDY).token_ids == result.token_ids
+    assert llm.generate(np.array(ids), GREEDY).token_ids == result.token_ids
+    events = list(llm.stream(PROMPT, GREEDY))
+    assert "".join(e.text for e in events) == result.text
+    assert tuple(e.token_id for e in events[:-1]) == result.token_ids
+
+
+def test_greedy_follows_the_logits(llm):
+    ids = llm.tokenize(PROMPT)
+    rows = llm.logits(ids)
+    assert rows.shape == (len(ids), llm.config.vocab_size)
+    assert rows.dtype == np.float32
+    assert llm.generate(ids, GREEDY.with_(max_tokens=1)).token_ids == (int(rows[-1].argmax()),)
+
+
+def test_the_same_seed_gives_the_same_text_whatever_came_before(llm):
+    params = SamplingParams(seed=11, max_tokens=10, temp=1.2, min_p=0)
+    first = llm.generate(PROMPT, params)
+    llm.generate("Something else", GREEDY)
+    assert llm.generate(PROMPT, params).token_ids == first.token_ids
+    again = llm.generate(PROMPT, params)
+    assert again.timings.prefill_tokens == 1
+    assert again.token_ids == first.token_ids
+    longer = [*llm.tokenize(PROMPT), *first.token_ids]
+    expected = llm.generate(longer, params)
+    llm.generate("Something else", GREEDY)
+    llm.generate(PROMPT, params)
+    assert llm.generate(longer, params).token_ids == expected.token_ids
+
+
+def test_a_list_of_prompts_gives_what_each_would_alone(llm):
+    prompts = [
+        PROMPT,
+        "The capital of France is",
+        "1 2 3 4 5",
+        "def f(x):\n",
+        "A",
+        "The",
+        "In",
+        "When",
+        "Why",
+    ]
+    params = [GREEDY.with_(max_tokens=3 + i, temp=i % 2 * 0.9, seed=i) for i in range(len(prompts))]
+    together = llm.generate(prompts, params)
+    for prompt, p, result in zip(prompts, params, together, strict=True):
+        alone = llm.generate(prompt, p)
+        assert (result.token_ids, result.text) == (alone.token_ids, alone.text)
+    assert [r.completion_tokens for r in llm.generate([[1, 2], [3]], GREEDY)] == [8, 8]
+    with pytest.raises(ValueError):
+        llm.generate(["a", "b"], [GREEDY])
+    with pytest.raises(ContextFullError):
+        llm.generate(["a", [5] * 513], GREEDY)
+
+
+def test_samples_share_the_prompt(llm):
+    params = SamplingParams(seed=5, max_tokens=6, temp=1.0)
+    prompt = llm.tokenize(
+        "It was a dark and stormy night, and nobody in the village had slept for days, because"
+    )
+    results = llm.samples(prompt, 3, params)
+    assert [r.seed for r in results] == [5, 6, 7]
+    for result in results:
+        assert result.token_ids == llm.generate(prompt, params.with_(seed=result.seed)).token_ids
+    assert results[2].timings.prefill_tokens == 1
+
+
+def test_refusals(llm):
+    with pytest.raises(ContextFullError, match=r"513 tokens.*512.*--ctx"):
+        llm.generate([5] * 513)
+    with pytest.raises(UsageError, match="no tokens"):
+        llm.generate("")
+    with pytest.raises(UsageError, match="vocab|tokens go from"):
+        llm.generate([10**6])
+
+
+def test_closing_the_iterator_and_several_at_once(llm):
+    a, b = llm.stream(PROMPT, GREEDY), llm.stream("The capital of France is", GREEDY)
+    mixed = [next(s).token_id for s in (a, b, a, b, a)]
+    a.close()
+    assert a.result.finish_reason == "interrupted"
+    rest = [e.token_id for e in b][:-1]
+    assert (*mixed[1::2], *rest) == llm.generate("The capital of France is", GREEDY).token_ids
+
+
+def test_cancel_from_another_thread(llm):
+    cancel = threading.Event()
+    threading.Timer(0.2, cancel.set).start()
+    started = time.monotonic()
+    result = llm.generate(PROMPT, GREEDY.with_(max_tokens=400, ignore_eos=True), cancel=cancel)
+    assert result.finish_detail == "cancel"
+    assert time.monotonic() - started < 5
+
+
+def test_session_goes_on_from_its_cache(llm):
+    with llm.session() as session:
+        first = session.generate(llm.tokenize(PROMPT), GREEDY)
+        ids = [*session.tokens, *llm.tokenize(" and so")]
+        twin = session.fork()
+        second = session.generate(ids, GREEDY)
+        assert second.timings.cached_tokens >= len(llm.tokenize(PROMPT)) + first.completion_tokens - 1
+        assert twin.generate(ids, GREEDY).token_ids == second.token_ids
+        session.rewind(len(session.tokens) - 2)
+        assert session.generate(llm.tokenize(PROMPT), GREEDY).token_ids == first.token_ids
+        twin.close()
+
+
+def test_context_shift_goes_on():
+    with LLM(models.smollm2(), n_ctx=32, n_threads=1) as small:
+        params = GREEDY.with_(max_tokens=45, ignore_eos=True, context_full="shift", context_keep=4)
+        shifted = small.generate(PROMPT, params)
+        assert shifted.completion_tokens == 45
+        stopped = small.generate(PROMPT, params.with_(context_full="stop"))
+        assert stopped.finish_detail == "context_full"
+        assert shifted.token_ids[: stopped.completion_tokens] == stopped.token_ids
+        # after the shift the text goes on as from a fresh prompt of what was kept
+        prompt = small.tokenize(PROMPT)
+        all_tokens = [*prompt, *shifted.token_ids]
+        kept = [*all_tokens[:4], *all_tokens[4 + 14 : 33]]
+        fresh = small.logits(kept)[-1].argmax()
+        assert shifted.token_ids[33 - len(prompt)] == fresh
+
+
+def test_async(llm):
+    async def main():
+        events = [e async for e in llm.astream(PROMPT, GREEDY)]
+        both = await asyncio.gather(llm.agenerate(PROMPT, GREEDY), llm.agenerate("The", GREEDY))
+        return events, both
+
+    events, both = asyncio.run(main())
+    expected = llm.generate(PROMPT, GREEDY)
+    assert events[-1].result.text == expected.text
+    assert both[0].token_ids == expected.token_ids
+    assert both[1].token_ids == llm.generate("The", GREEDY).token_ids
+
+
+def test_two_models_in_one_process_and_closing(llm):
+    other = LLM(models.smollm2(), n_ctx=64, n_threads=1)
+    assert other.generate(PROMPT, GREEDY).token_ids == llm.generate(PROMPT, GREEDY).token_ids
+    stream = other.stream(PROMPT, GREEDY)
+    next(stream)
+    other.close()
+    other.close()
+    assert stream.result.finish_reason == "interrupted"
+    assert list(stream) == []
+    for call in (
+        lambda: other.generate(PROMPT),
+        lambda: other.logits([1]),
+        lambda: other.session(),
+        lambda: other.metadata,
+    ):
+        with pytest.raises(LLMGenError, match="closed"):
+            call()
+    assert llm.generate(PROMPT, GREEDY).completion_tokens == 8
+
+
+def test_dropping_the_object_closes_it_but_not_under_a_stream():
+    threads = threading.active_count()
+    stream = LLM(models.smollm2(), n_ctx=64, n_threads=2).stream(PROMPT, GREEDY)
+    gc.collect()
+    assert len(list(stream)) == 9
+    del stream
+    gc.collect()
+    assert threading.active_count() <= threads + 1  # the watcher of signals may have come
+
+
+def test_closing_while_another_thread_generates():
+    other = LLM(models.smollm2(), n_ctx=512, n_threads=1)
+    stream = other.stream(PROMPT, GREEDY.with_(max_tokens=500, ignore_eos=True))
+    worker = threading.Thread(target=lambda: list(stream))
+    worker.start()
+    time.sleep(0.5)
+    other.close()
+    worker.join(timeout=5)
+    assert not worker.is_alive()
+    assert stream.result.finish_reason == "interrupted"
+
+
+def test_what_the_file_says(llm):
+    assert llm.config.architecture == "llama"
+    assert llm.metadata["general.architecture"] == "llama"
+    assert llm.n_ctx == 512
