@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from llmgen.generation.candidates import Candidates, best, entropy, fewest, order, softmax, weights
+from llmgen.generation.candidates import Candidates, best, entropy, fewest, log_total, order, softmax, weights
 
 _LEAST_TEMPERATURE = 1e-6
 
@@ -49,10 +49,11 @@ def typical(c: Candidates, p: float) -> Candidates:
     """
     if p >= 1 or len(c) <= 1:
         return c
-    probabilities = softmax(c.logits)
-    with np.errstate(divide="ignore"):
-        distance = np.abs(-np.log(probabilities) - entropy(probabilities))
-    index, cumulative = fewest(-distance, probabilities, p, c.ids)
+    total = log_total(c.logits)
+    log_p = np.maximum(c.logits - total, -1e30)  # so that 0 ln 0 is 0
+    probabilities = np.exp(log_p)
+    h = -float((probabilities * log_p).sum(dtype=np.float64))
+    index, cumulative = fewest(-np.abs(-log_p - h), probabilities, p, c.ids)
     count = int(cumulative.searchsorted(p, side="right")) + 1
     return c.take(np.sort(index[:count]), c.ordered)
 

@@ -8,10 +8,12 @@ unlike the paper, the surprise is that under the distribution after the cut.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from llmgen.generation.candidates import Candidates, best, softmax
+from llmgen.generation.candidates import Candidates, best, largest, log_total
 
 _ESTIMATE_FROM = 100
 
@@ -29,8 +31,7 @@ def cut_v1(c: Candidates, mu: float, n_vocab: int) -> Candidates:
     i = np.arange(len(logits) - 1)
     t = np.log((i + 2) / (i + 1))
     s = float((t * -np.diff(logits)).sum() / (t * t).sum())
-    k = _keep_count(s, mu, n_vocab)
-    return best(c, k)
+    return largest(c, _keep_count(s, mu, n_vocab))
 
 
 def _keep_count(s: float, mu: float, n_vocab: int) -> int:
@@ -45,14 +46,13 @@ def _keep_count(s: float, mu: float, n_vocab: int) -> int:
 
 def cut_v2(c: Candidates, mu: float) -> Candidates:
     """Version 2: keep those with a surprise -log2 p of at most mu, and at least the best."""
-    least = 2.0**-mu if mu < 1000 else 0.0
-    kept = c.keep(softmax(c.logits) >= least)
+    kept = c.keep(c.logits >= log_total(c.logits) - mu * math.log(2))
     return kept if len(kept) else best(c, 1)
 
 
-def surprise(c: Candidates, index: int) -> float:
-    """-log2 of the probability of the candidate at an index."""
-    return -math.log2(max(float(softmax(c.logits)[index]), 1e-300))
+def surprise(w: NDArray[Any], index: int) -> float:
+    """-log2 of the probability at an index, from weights float [n]."""
+    return -math.log2(max(float(w[index]) / float(w.sum(dtype=np.float64)), 1e-300))
 
 
 def update(mu: float, observed: float, tau: float, eta: float) -> float:

@@ -134,9 +134,10 @@ class Sampler:
         p = self.params
         if p.greedy:
             return int(c.logits.argmax())
-        index = int(pick(weights(c.logits), uniform(self.seed, self.step, LANE_TOKEN)))
+        w = weights(c.logits)
+        index = pick(w, uniform(self.seed, self.step, LANE_TOKEN))
         if p.mirostat:
-            self.mu = mirostat.update(self.mu, mirostat.surprise(c, index), p.mirostat_tau, p.mirostat_eta)
+            self.mu = mirostat.update(self.mu, mirostat.surprise(w, index), p.mirostat_tau, p.mirostat_eta)
         return index
 
     def _score(self, c: Candidates, logits: NDArray[np.float32], token: int) -> TokenScore | None:

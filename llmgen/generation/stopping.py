@@ -74,7 +74,7 @@ def _matcher(stops: Sequence[str]) -> Any:
         return None
     from llmgen.tokenizer.stops import StopMatcher
 
-    return StopMatcher(stops)
+    return StopMatcher(list(stops))
 
 
 class Interruptible:

@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmgen.generation.candidates import Candidates, best, best_indices, entropy, fewest, order, pick, softmax
+from llmgen.generation.candidates import (
+    Candidates,
+    best,
+    best_indices,
+    entropy,
+    fewest,
+    largest,
+    order,
+    pick,
+    softmax,
+)
 
 
 def naive_order(logits, ids=None):
@@ -13,7 +23,7 @@ def naive_order(logits, ids=None):
     return sorted(range(len(logits)), key=lambda i: (-logits[i], ids[i]))
 
 
-@pytest.mark.parametrize("n", [1, 7, 511, 513, 1000, 5003])
+@pytest.mark.parametrize("n", [3, 7, 511, 513, 1000, 5003])
 @pytest.mark.parametrize("levels", [1, 5, 10**6])
 def test_best_is_a_stable_sort_cut_short(n, levels):
     rng = np.random.default_rng(n * levels)
@@ -23,7 +33,11 @@ def test_best_is_a_stable_sort_cut_short(n, levels):
     expected = naive_order(logits)
     for k in (0, 1, 2, 40, 128, n - 1, n, n + 5):
         assert best_indices(logits, k).tolist() == expected[: max(0, k)]
+        chosen = largest(Candidates(None, logits), k)
+        assert sorted(np.arange(n) if chosen.ids is None else chosen.ids) == sorted(expected[: max(0, k)])
     ids = rng.permutation(n)
+    whole = Candidates(ids, logits)
+    assert set(largest(whole, n - 3).ids) == set(ids[naive_order(logits, ids)[: n - 3]])
     assert best_indices(logits, 50, ids).tolist() == naive_order(logits, ids)[:50]
 
 
