@@ -46,7 +46,8 @@ def unspell_bytes(spelling: str) -> bytes:
         return bytes([CHAR_TO_BYTE[char] for char in spelling])
     except KeyError:
         return b"".join(
-            bytes([CHAR_TO_BYTE[char]]) if char in CHAR_TO_BYTE else char.encode() for char in spelling
+            bytes([CHAR_TO_BYTE[char]]) if char in CHAR_TO_BYTE else char.encode("utf-8", "surrogateescape")
+            for char in spelling
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinMethodType, MethodType
 from typing import Any
 
@@ -53,8 +53,8 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             self.filters.pop(name)
         self.filters |= {"tojson": self._tojson, "sum": _sum, "replace": self._replace, "join": self._join}
         self.filters |= {"format": self._format, "indent": self._indent}
-        self.filters = {name: self._watched(self.filters[name], name) for name in self.filters}
-        self.tests = {name: self._watched(self.tests[name], name) for name in self.tests}
+        self.filters = self._all_watched(self.filters)
+        self.tests = self._all_watched(self.tests)
 
     def start(self, budget: Budget) -> None:
         """Begin a rendering in this thread."""
@@ -130,6 +130,9 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             return str(self.budget.made(formatter.vformat(str(text), args, kwargs)))
 
         return wrapped
+
+    def _all_watched(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._watched(function, name) for name, function in table.items()}
 
     def _watched(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         """A filter or test, on the budget.  Jinja2's marks on the function are kept."""

@@ -36,6 +36,10 @@ _TRAINER_NO_BYTE_FALLBACK = b"\x98\x02\x00"
 _NORMALIZER_AS_IS = b"\x18\x00\x20\x00\x28\x00"
 
 
+_LONGEST = 2048
+"""Bytes in a token; the longest known one has 93."""
+
+
 class ScoredMergeModel:
     """Encodes plain text; special tokens are found before it comes here."""
 
@@ -106,11 +110,18 @@ def _scores(vocab: Vocabulary) -> list[bytes]:
 
 
 def _unique(vocab: Vocabulary) -> list[bytes]:
-    """The spellings; a token that another one hides gets one that no text can have."""
-    if not vocab.has_duplicates:
-        return vocab.raw
+    """The spellings; one that is taken, or that the library refuses, becomes one that no text has."""
     ids = vocab.ids
-    return [text if ids.get(text) == id else b"\xff%d" % id for id, text in enumerate(vocab.raw)]
+    refused = {
+        id
+        for id, text in enumerate(vocab.raw)
+        if len(text) > _LONGEST or b"\0" in text or (vocab.has_duplicates and ids.get(text) != id)
+    }
+    return (
+        [b"\xff%d" % id if id in refused else text for id, text in enumerate(vocab.raw)]
+        if refused
+        else vocab.raw
+    )
 
 
 def _unknown_piece() -> bytes:

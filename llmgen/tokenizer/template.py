@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, Any]
 
-MAX_SOURCE = 200_000
+MAX_SOURCE = 100_000
 """Characters in a template; the longest known one has 17,000."""
 
 _KEY = "tokenizer.chat_template"
