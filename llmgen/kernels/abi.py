@@ -66,7 +66,6 @@ RUN_POSITIONS = 8 * FIELDS["positions"]
 RUN_CACHES = 8 * FIELDS["caches"]
 RUN_OUTPUTS = 8 * FIELDS["n_outputs"]
 RUN_OUTPUT_ROWS = 8 * FIELDS["output_rows"]
-RUN_LOGITS = 8 * FIELDS["logits"]
 
 
 @inline

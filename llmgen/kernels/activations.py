@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
 
 from llmgen.kernels.abi import (
     RUN_OUTPUT_ROWS,
@@ -23,10 +22,8 @@ from llmgen.kernels.abi import (
 from llmgen.kernels.layout import RECORDS, TILE_BLOCK, TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG, TILE_TOKENS
 from llmgen.kernels.simd import (
     absolute,
-    binary,
-    f32x16,
-    i8x16,
-    i8x32,
+    fma,
+    i32x4,
     i32x16,
     join_i8x16,
     load_f32,
@@ -42,10 +39,12 @@ from llmgen.kernels.simd import (
     store_i8x16,
     store_i8x32,
     store_i32,
-    store_i32x8,
+    store_i32x4,
     sum_i32x16,
+    to_float,
     to_i8,
     to_int,
+    unary,
     zero_f32x16,
     zero_i32x16,
 )
@@ -55,49 +54,41 @@ _127 = np.float32(127.0)
 
 
 @inline
-def quantize32(x):  # type: ignore[no-untyped-def]
-    """32 floats at x -> (q of the first 16 as i32x16, of the last 16, d); a NaN ends up in d."""
-    a0, a1 = load_f32x16(x), load_f32x16(x + 64)
+def quantize16x2(a0, a1):  # type: ignore[no-untyped-def]
+    """32 floats -> (q of the first 16 as i32x16, of the last 16, d); a NaN ends up in d."""
     top = max_f32x16(maximum(absolute(a0), absolute(a1)))
     inverse = splat(_127 / top if top > 0 else np.float32(0.0))
     return to_int(nearest(a0 * inverse)), to_int(nearest(a1 * inverse)), top / _127
 
 
-def _sum_fours(b: Any, low: Any, high: Any) -> Any:
-    """i32x8: sums of four neighbours of 32 values in two vectors."""
-    quarters = [permute(b, low, range(k, 16, 4)) for k in range(4)]
-    quarters_high = [permute(b, high, range(k, 16, 4)) for k in range(4)]
-    sums = []
-    for q in (quarters, quarters_high):
-        sums.append(b.add(b.add(q[0], q[1]), b.add(q[2], q[3])))
-    return b.sub(ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8), permute(b, sums[0], range(8), sums[1]))
+@inline
+def quantize32(x):  # type: ignore[no-untyped-def]
+    """The same for 32 floats at x."""
+    return quantize16x2(load_f32x16(x), load_f32x16(x + 64))
 
 
-from llmgen.kernels.simd import i32x8 as _i32x8  # noqa: E402
+def _sum_fours(b: Any, v: Any) -> Any:
+    """i32x4: minus the sums of four neighbours."""
+    q = [permute(b, v, range(k, 16, 4)) for k in range(4)]
+    total = b.add(b.add(q[0], q[1]), b.add(q[2], q[3]))
+    return b.sub(ir.Constant(i32x4.llvm, [0] * 4), total)
 
-negative_sums = binary(i32x16, i32x16, _i32x8, _sum_fours)
 
-_SPLIT, _PLAIN, _SUPER = RECORDS["split"].nbytes, RECORDS["plain"].nbytes, RECORDS["super"].nbytes
+negative_sums = unary(i32x16, i32x4, _sum_fours)
+
+_SPLIT, _SUPER = RECORDS["split"].nbytes, RECORDS["super"].nbytes
 
 
 @inline
 def put_split(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
     p = rec + (block >> 2) * _SPLIT
     k = block & 3
-    store_i8x16(p + 16 * k, to_i8(q0))
-    store_i8x16(p + 64 + 16 * k, to_i8(q1))
-    store_f32(p + 128 + 4 * k, d)
-    store_f32(p + 144 + 4 * k, d * np.float32(sum_i32x16(q0 + q1)))
-
-
-@inline
-def put_plain(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
-    p = rec + (block >> 2) * _PLAIN
-    k = block & 3
-    store_i8x32(p + 32 * k, join_i8x16(to_i8(q0), to_i8(q1)))
-    store_f32(p + 128 + 4 * k, d)
-    store_f32(p + 144 + 4 * k, d * np.float32(sum_i32x16(q0 + q1)))
-    store_i32x8(p + 192 + 32 * k, negative_sums(q0, q1))
+    place = ((k & 1) << 1) | (k >> 1)  # blocks lie in the order 0, 2, 1, 3
+    store_i8x16(p + 16 * place, to_i8(q0))
+    store_i8x16(p + 64 + 16 * place, to_i8(q1))
+    store_f32(p + 128 + 8 * k, d)
+    store_f32(p + 132 + 8 * k, d * np.float32(sum_i32x16(q0 + q1)))
+    store_i32x4(p + 160 + 16 * place, negative_sums(q0 + q1))
 
 
 @inline
@@ -116,7 +107,7 @@ def put_super(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
 
 
 # Arguments of the step, in order.
-X, X_STRIDE, OUT, OUT_STRIDE, FIRST, LAST, REAL, GATHER, SPLIT, RUN, COUNT = range(11)
+X, X_STRIDE, OUT, OUT_STRIDE, FIRST, LAST, REAL, GATHER, SPLIT, RUN, COUNT, TWICE = range(12)
 
 
 @inline
@@ -139,22 +130,34 @@ def source_of(args, column):  # type: ignore[no-untyped-def]
 
 def _quantizer(put: Any) -> Any:
     def quantize(args: int, thread: int, n_threads: int) -> None:
-        """Blocks FIRST..LAST of 32 activations into records; blocks from REAL on do not exist and become zero."""
+        """Blocks FIRST..LAST of 32 activations into records; blocks from REAL on do not exist and become zero.
+
+        TWICE: every column becomes two, the second one holding what the first one lost:
+        x = d q + d' q', which is about 16 bits of precision for one more dot product.
+        """
         first, last = columns_of(args, thread, n_threads)
+        stride = arg(args, OUT_STRIDE)
+        twice = arg(args, TWICE)
         for column in range(first, last):
             x = source_of(args, column)
-            out = arg(args, OUT) + column * arg(args, OUT_STRIDE)
+            out = arg(args, OUT) + (column + column * twice) * stride
             for block in range(arg(args, FIRST), arg(args, LAST)):
                 if block < arg(args, REAL):
-                    q0, q1, d = quantize32(x + 128 * block)
+                    a0, a1 = load_f32x16(x + 128 * block), load_f32x16(x + 128 * block + 64)
+                    q0, q1, d = quantize16x2(a0, a1)
                     put(out, block, q0, q1, d)
+                    if twice:
+                        q0, q1, d = quantize16x2(fma(to_float(q0), splat(-d), a0), fma(to_float(q1), splat(-d), a1))
+                        put(out + stride, block, q0, q1, d)
                 else:
                     put(out, block, zero_i32x16(), zero_i32x16(), np.float32(0.0))
+                    if twice:
+                        put(out + stride, block, zero_i32x16(), zero_i32x16(), np.float32(0.0))
 
     return step(quantize)
 
 
-split, plain, super = _quantizer(put_split), _quantizer(put_plain), _quantizer(put_super)
+split, super = _quantizer(put_split), _quantizer(put_super)
 
 
 def _copy(args: int, thread: int, n_threads: int) -> None:

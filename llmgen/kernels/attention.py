@@ -1,4 +1,4 @@
-"""Scaled dot-product attention over the cache, in blocks of 256 keys that start at position 0.
+"""Scaled dot-product attention over the cache, in blocks of 64 keys that start at position 0.
 
 A *row* is one query: one head of one token.  Rows of one key/value head (a group of
 query heads, times a tile of tokens in a prompt) share the keys they read.  Each row
@@ -398,30 +398,25 @@ def write_row(state, out, head_dim):  # type: ignore[no-untyped-def]
 
 @step
 def combine(args: int, thread: int, n_threads: int) -> None:
-    """Row states of PARTIAL -> out, blocks in order; every thread makes its own copy of all heads."""
+    """Row states of PARTIAL -> out, blocks in order; a unit of work is one query head of one token."""
     run = arg(args, RUN)
     group = arg(args, GROUP)
     head_dim = arg(args, HEAD_DIM)
     width = (head_dim + 15) // 16 * 16
     state_bytes = STATE + 4 * width
-    total = arg(args, SCRATCH)
-    for t in range(run_field(run, RUN_TOKENS)):
+    heads = arg(args, N_KV) * group
+    units = run_field(run, RUN_TOKENS) * heads
+    for unit in range(units * thread // n_threads, units * (thread + 1) // n_threads):
+        t, head = unit // heads, unit % heads
         position = load_i64(run_field(run, RUN_POSITIONS) + 8 * t)
         first = max(0, position + 1 - arg(args, WINDOW)) // KEY_BLOCK
-        n_blocks = position // KEY_BLOCK + 1 - first
-        for h in range(arg(args, N_KV)):
-            for g in range(group):
-                at = (t * arg(args, N_KV) + h) * arg(args, PARTIAL_BLOCKS) * group + g
-                state = arg(args, PARTIAL) + at * state_bytes
-                out = arg(args, OUT) + t * arg(args, OUT_STRIDE) + 4 * (h * group + g) * head_dim
-                if n_blocks == 1:
-                    write_row(state, out, head_dim)
-                    continue
-                copy_floats(state, total, STATE // 4 + width)
-                for _ in range(1, n_blocks):
-                    state += group * state_bytes
-                    merge_row(state, total, width)
-                write_row(total, out, head_dim)
+        at = (t * arg(args, N_KV) + head // group) * arg(args, PARTIAL_BLOCKS) * group + head % group
+        total = arg(args, PARTIAL) + at * state_bytes
+        state = total
+        for _ in range(first, position // KEY_BLOCK):
+            state += group * state_bytes
+            merge_row(state, total, width)
+        write_row(total, arg(args, OUT) + t * arg(args, OUT_STRIDE) + 4 * head * head_dim, head_dim)
 
 
 @inline

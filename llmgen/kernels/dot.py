@@ -125,17 +125,19 @@ def _wide_sum(b: Any, shorts: list[Any], adds: int) -> Any:
     return total
 
 
-def emit_signed_dot(b: Any, w: Any, x: Any, negative_sums: Any) -> Any:
-    """i32x16: dot of signed bytes; ``negative_sums`` i32x16 holds minus the sums of x in fours."""
+def emit_signed_pair(b: Any, pairs: list[tuple[Any, Any]], negative_sums: Any) -> Any:
+    """i32x16: the sum of the dots of (i8x64, i8x64) pairs; negative_sums i32x16: minus the sums of all x in fours."""
     parts = []
     for part in range(64 // WIDTH):
-        wp, xp = _halves(b, w)[part], _halves(b, x)[part]
+        registers = [(_halves(b, w)[part], _halves(b, x)[part]) for w, x in pairs]
         if NATIVE:
             lanes = range(part * WIDTH // 4, (part + 1) * WIDTH // 4)
-            start = b.shl(permute(b, negative_sums, lanes), _constant(32, WIDTH // 4, 7))
-            parts.append(_accumulate(b, start, b.xor(wp, _constant(8, WIDTH, -128)), xp))
+            acc = b.shl(permute(b, negative_sums, lanes), _constant(32, WIDTH // 4, 7))
+            for w, x in registers:
+                acc = _accumulate(b, acc, b.xor(w, _constant(8, WIDTH, -128)), x)
         else:
-            parts.append(_pairs_to_i32(b, _pairs_to_i16(b, *_abs_and_signed(b, wp, xp))))
+            acc = _wide_sum(b, [_pairs_to_i16(b, *_abs_and_signed(b, w, x)) for w, x in registers], 1)
+        parts.append(acc)
     return _join(b, parts)
 
 
@@ -160,13 +162,13 @@ def dot4_pair(typing_context: Any, u0: Any, s0: Any, u1: Any, s1: Any) -> Any:
 
 
 @intrinsic
-def dot4_signed(typing_context: Any, w: Any, x: Any, negative_sums: Any) -> Any:
-    """i32x16: dot of signed weights, see ``emit_signed_dot``."""
+def dot4_signed_pair(typing_context: Any, w0: Any, x0: Any, w1: Any, x1: Any, negative_sums: Any) -> Any:
+    """i32x16: dot(w0, x0) + dot(w1, x1) of signed bytes, see ``emit_signed_pair``."""
 
     def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        return emit_signed_dot(b, *args)
+        return emit_signed_pair(b, [(args[0], args[1]), (args[2], args[3])], args[4])
 
-    return i32x16(i8x64, i8x64, i32x16), generate
+    return i32x16(i8x64, i8x64, i8x64, i8x64, i32x16), generate
 
 
 # ---- one block of a panel: 16 rows times TOKENS tokens ------------------------------

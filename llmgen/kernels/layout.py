@@ -13,10 +13,11 @@ STEP_NEXT = STEP_BYTES - 8
 
 FIELDS = {
     name: i
-    for i, name in enumerate(("n_tokens", "ids", "positions", "caches", "n_outputs", "output_rows", "logits", "zero"))
+    for i, name in enumerate(("n_tokens", "ids", "positions", "caches", "n_outputs", "output_rows", "n_output_columns"))
 }
 """The control block of a run, int64 each: how many tokens; addresses of their ids, positions and
-cache bases (int64 [n_tokens] each); how many rows of logits, for which tokens (int64 [n_outputs]), and where to."""
+cache bases (int64 [n_tokens] each); how many rows of logits, for which tokens (int64 [n_outputs]), and how many
+columns of activations they take (two each where activations are quantized twice)."""
 
 TILE_TOKENS = 8
 """Prompt tokens are laid out in tiles of eight."""
@@ -24,7 +25,7 @@ PANEL_ROWS = 16
 """Weight rows that the panel kernel takes at once."""
 MAX_COLUMNS = 8
 """Generated tokens that one decode step takes at most."""
-KEY_BLOCK = 256
+KEY_BLOCK = 64
 """Keys that attention handles at once; blocks start at multiples of this position."""
 KEY_GROUP = 16
 """Keys are stored in groups of 16: [head_dim][16 keys]."""
@@ -42,10 +43,9 @@ class Record:
 
 
 RECORDS = {
-    # int8: first halves of four blocks, second halves | f32 [d0..3 | e0..3]
-    "split": Record(128, 192),
-    # int8 in order | f32 [d0..3 | e0..3] | int32 [32], minus the sums of fours
-    "plain": Record(128, 320),
+    # int8: first halves of the blocks 0, 2, 1, 3, then second halves | f32 [d0 e0 d1 e1 d2 e2 d3 e3] |
+    # int32 [16]: minus the sums of fours, first half plus second half
+    "split": Record(128, 256),
     # int8 in order | f32 [d0..3 e0..3 d4..7 e4..7] | f32 d per 16 | f32 e per 16
     "super": Record(256, 448),
     # float32 in order, padded with zeros
@@ -58,10 +58,10 @@ TILE_BLOCK = 416
 f32 e [8] | f32 e of the first 16 [8] | of the last 16 [8] | int32 minus the sum [8]."""
 TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG = 256, 288, 320, 352, 384
 
-TEAM_BARRIER, TEAM_STOP, TEAM_EXIT = 0, 64, 72
+TEAM_BARRIER, TEAM_STOP, TEAM_EXIT, TEAM_WAITS = 0, 64, 72, 192
 TEAM_TABLE, TEAM_TABLE_BYTES, TEAM_STEPS, TEAM_ACTIVE, TEAM_COUNT = 128, 136, 144, 152, 160
 TEAM_MAIL, TEAM_ACK, TEAM_LINE = 256, 64, 128
-"""What the thread team shares: barrier counter, stop flag, exit flag; the job; and for each thread a
+"""What the thread team shares: barrier counter, stop flag, exit flag, long waits of thread 0; the job; and for each thread a
 mailbox (the number of the last job posted to it) and, TEAM_ACK bytes behind, the last job it finished."""
 
 

@@ -125,8 +125,9 @@ def _store(put, size):  # type: ignore[no-untyped-def]
     def store(args: int, thread: int, n_threads: int) -> None:
         """Concatenate this run's keys and values (heads FIRST..LAST) to the cache, each at its position.
 
-        keys: per head [BLOCKS * 16 groups][head_dim][16 positions]; values: per head
-        [BLOCKS * 256 positions][head_dim rounded up to 16]; position p lives in block (p // 256) % BLOCKS.
+        keys: per head [BLOCKS * groups of a block][head_dim][16 positions]; values: per head
+        [BLOCKS * KEY_BLOCK positions][head_dim rounded up to 16]; position p lives in block
+        (p // KEY_BLOCK) % BLOCKS.
         """
         run = arg(args, STORE_RUN)
         head_dim = arg(args, STORE_HEAD_DIM)

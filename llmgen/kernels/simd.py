@@ -51,7 +51,7 @@ class _VecModel(models.PrimitiveModel):
 
 
 f32x4, f32x8, f32x16 = Vec("f32", 4), Vec("f32", 8), Vec("f32", 16)
-i32x8, i32x16 = Vec("i32", 8), Vec("i32", 16)
+i32x4, i32x8, i32x16 = Vec("i32", 4), Vec("i32", 8), Vec("i32", 16)
 i16x8, i16x16, i16x32 = Vec("i16", 8), Vec("i16", 16), Vec("i16", 32)
 i8x16, i8x32, i8x64 = Vec("i8", 16), Vec("i8", 32), Vec("i8", 64)
 i64x4, i64x8 = Vec("i64", 4), Vec("i64", 8)
@@ -209,7 +209,7 @@ load_i32x16 = loader(i32x16)
 load_i16x16 = loader(i16x16)
 load_i8x16, load_i8x32, load_i8x64 = loader(i8x16), loader(i8x32), loader(i8x64)
 store_f32x8, store_f32x16 = storer(f32x8), storer(f32x16)
-store_i32x8, store_i32x16 = storer(i32x8), storer(i32x16)
+store_i32x4, store_i32x8, store_i32x16 = storer(i32x4), storer(i32x8), storer(i32x16)
 store_i16x16 = storer(i16x16)
 store_i8x16, store_i8x32, store_i8x64 = storer(i8x16), storer(i8x32), storer(i8x64)
 
@@ -379,4 +379,4 @@ sum_i32x16 = unary(i32x16, types.int64, _sum_int)
 
 first8 = shuffle(f32x16, range(8))
 last8 = shuffle(f32x16, range(8, 16))
-upper4 = shuffle(f32x8, range(4, 8))
+odd4 = shuffle(f32x8, range(1, 8, 2))

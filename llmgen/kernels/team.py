@@ -29,6 +29,7 @@ from llmgen.kernels.layout import (
     TEAM_STOP,
     TEAM_TABLE,
     TEAM_TABLE_BYTES,
+    TEAM_WAITS,
 )
 from llmgen.kernels.simd import load_i64, pointer, prefetch, store_i64
 
@@ -135,8 +136,8 @@ PREFETCH = 32  # cache lines of the next weights that a waiting thread asks for
 
 
 @inline
-def wait_at_barrier(team, goal, weights):  # type: ignore[no-untyped-def]
-    """Until all threads are here (True) or the run is stopped (False)."""
+def wait_at_barrier(team, goal, weights, thread):  # type: ignore[no-untyped-def]
+    """Until all threads are here (True) or the run is stopped (False); counts how often the processor was given up."""
     if weights:
         for i in range(PREFETCH):
             prefetch(weights + 64 * i)
@@ -146,6 +147,8 @@ def wait_at_barrier(team, goal, weights):  # type: ignore[no-untyped-def]
             return False
         looks += 1
         if looks > SPINS:
+            if thread == 0:
+                store_i64(team + TEAM_WAITS, load_i64(team + TEAM_WAITS) + 1)
             yield_processor()
         else:
             relax()
@@ -165,7 +168,7 @@ def run_table(table, steps, thread, n_threads, team, count):  # type: ignore[no-
             if n_threads > 1:
                 count += n_threads
                 if atomic_add(team + TEAM_BARRIER, 1) + 1 < count:
-                    if not wait_at_barrier(team, count, load_i64(table + STEP_NEXT)):
+                    if not wait_at_barrier(team, count, load_i64(table + STEP_NEXT), thread):
                         return -1
             if atomic_load(team + TEAM_STOP):
                 return -1

@@ -8,6 +8,7 @@ main thread comes back to Python and raises KeyboardInterrupt.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -46,6 +47,13 @@ class _Watcher:
                 for team in list(self._running):
                     team.stop()
 
+    def forget(self) -> None:
+        """In a forked child: the sockets belong to the parent."""
+        if self._sockets:
+            signal.set_wakeup_fd(-1)
+            self._sockets = None
+        self._running = weakref.WeakSet()
+
     def add(self, team: Stoppable) -> None:
         self._running.add(team)
 
@@ -54,3 +62,5 @@ class _Watcher:
 
 
 WATCHER = _Watcher()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=WATCHER.forget)

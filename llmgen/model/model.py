@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
 
@@ -20,6 +23,7 @@ from llmgen.model.cache import CacheLayout, Sequence
 from llmgen.model.config import ModelConfig, read_config
 from llmgen.model.interrupt import WATCHER
 from llmgen.model.memory import Arena
+from llmgen.model.pace import Pace
 from llmgen.model.program import Plan
 from llmgen.model.recorder import PromptRecorder, Recorder, TokenRecorder
 from llmgen.model.weights import Weights
@@ -36,8 +40,7 @@ class Model:
     """Runs one model file.  All calls may come from any thread, one at a time.
 
     Ctrl-C in the main thread ends a running call with KeyboardInterrupt within 0.2 s,
-    ``cancel`` from any thread with Interrupted; in both cases nothing of that call is
-    committed to the sequences.
+    ``cancel`` from any thread with Interrupted.  A sequence never holds half a run.
     """
 
     def __init__(
@@ -66,9 +69,10 @@ class Model:
         prompt = PromptRecorder(config, self.layout, self._control.address, self._chunk, self.max_outputs)
         for recorder in (token, prompt):
             build(recorder, self.weights, config)
+        self._control.columns_per_output = token.columns_per_output
         prompt.fuse_residuals()
         self._library = KernelLibrary.for_level(level)
-        self._token, self._prompt = _Program(token), _Program(prompt)
+        self._token, self._prompt = _Program(token, n_threads), _Program(prompt, n_threads)
         self._library.require([*KERNELS, *self._token.plan.kernels, *self._prompt.plan.kernels], progress)
         self._workspace = _Workspace(self._token, self._prompt)
         self._team = ThreadTeam(n_threads, self._library)
@@ -125,49 +129,61 @@ class Model:
         """Append prompt tokens to ``seq``.
 
         Returns the logits of the last token float32 [n_vocab], of all tokens float32
-        [n, n_vocab], or None; a copy.  Raises ContextFullError, Interrupted.
+        [n, n_vocab], or None; a copy.  Long prompts run in chunks; a call that is ended
+        early leaves the chunks that were complete: ``seq.length`` tells.  Raises
+        ContextFullError, Interrupted.
         """
         tokens = self._checked(ids)
-        with self._lock:
-            self._check_open()
+        with self._running():
             self._check_room(seq, len(tokens))
             out = np.empty((len(tokens), self.config.vocab_size), np.float32) if logits == "all" else None
             size = min(self._chunk, self.max_outputs) if logits == "all" else self._chunk
-            start = seq.length
             for at in range(0, len(tokens), size):
                 part = tokens[at : at + size]
                 wanted = {"all": len(part), "none": 0, "last": int(at + size >= len(tokens))}[logits]
-                seq.touch(start + at + len(part))
-                self._control.prompt(part, start + at, seq.address, wanted)
-                self._fill_tables(self._prompt, start + at + len(part))
-                self._run(self._prompt)
+                seq.touch(seq.length + len(part))
+                self._control.prompt(part, seq.length, seq.address, wanted)
+                self._fill_tables(self._prompt, seq.length + len(part))
+                self._run(self._prompt, len(part))
+                seq.commit(len(part))
                 if out is not None:
                     out[at : at + len(part)] = self._logits(self._prompt, wanted)
-            last = self._logits(self._prompt, 1)[0].copy() if logits == "last" else None
-            seq.commit(len(tokens))
-            return last if out is None else out
+            return self._logits(self._prompt, 1)[0].copy() if logits == "last" else out
 
     def decode(self, seqs: list[Sequence], ids: Tokens[int]) -> np.ndarray:
         """Append one generated token to each of 1 to 8 sequences, in one pass.
 
-        Returns float32 [len(seqs), n_vocab], valid until the next call.
+        Returns float32 [len(seqs), n_vocab], valid until the next call.  Nothing is
+        committed when the call is ended early.
         """
         tokens = self._checked(ids)
         if not 1 <= len(seqs) <= MAX_COLUMNS or len(seqs) != len(tokens):
             raise UsageError(f"{len(seqs)} sequences and {len(tokens)} tokens, expected 1 to {MAX_COLUMNS} of each")
         if len({id(s) for s in seqs}) != len(seqs):
             raise UsageError("the same sequence was given twice, expected different ones")
-        with self._lock:
-            self._check_open()
+        with self._running():
             for seq in seqs:
                 self._check_room(seq, 1)
                 seq.touch(seq.length + 1)
             self._control.tokens(tokens, [s.length for s in seqs], [s.address for s in seqs])
             self._fill_tables(self._token, max(s.length for s in seqs) + 1)
-            self._run(self._token)
+            self._run(self._token, 1)
             for seq in seqs:
                 seq.commit(1)
             return self._logits(self._token, len(seqs))
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """One call at a time, which ``cancel`` and Ctrl-C can end."""
+        with self._lock:
+            self._check_open()
+            self._team.clear_stop()
+            WATCHER.install()
+            WATCHER.add(self._team)
+            try:
+                yield
+            finally:
+                WATCHER.remove(self._team)
 
     def cancel(self) -> None:
         """End the call that is running now with Interrupted; from any thread."""
@@ -205,18 +221,14 @@ class Model:
         for table in program.recorder.tables:
             table.fill(length)
 
-    def _run(self, program: _Program) -> None:
-        table, nbytes, steps = program.table(self.n_threads, self._workspace, self._library)
-        team = self._team
-        WATCHER.install()
-        team.clear_stop()
-        WATCHER.add(team)
-        try:
-            finished = team.run(table, nbytes, steps, self.n_threads)
-        finally:
-            WATCHER.remove(team)
-        if not finished:
+    def _run(self, program: _Program, n_tokens: int) -> None:
+        n_threads = program.pace.choose()
+        table, nbytes, steps = program.table(n_threads, self._workspace, self._library)
+        start, cpu = time.perf_counter(), time.thread_time()
+        if not self._team.run(table, nbytes, steps, n_threads):
             raise Interrupted("the computation was stopped")
+        wall, used = time.perf_counter() - start, time.thread_time() - cpu
+        program.pace.report(wall / n_tokens, wall - used, self._team.long_waits(), wall)
 
     def _logits(self, program: _Program, n: int) -> np.ndarray:
         """The logits of the last run, float32 [n, n_vocab], in place."""
@@ -243,6 +255,8 @@ class _Control:
             self._fields[FIELDS[name]] = array.ctypes.data
         self.address = int(self._fields.ctypes.data)
 
+    columns_per_output = 1
+
     def prompt(self, ids: np.ndarray, first: int, cache: int, n_outputs: int) -> None:
         """Tokens at positions first, first + 1, ... of one sequence; logits for the last n_outputs of them."""
         n = len(ids)
@@ -259,16 +273,19 @@ class _Control:
         self._ids[:n] = ids
         self._positions[:n] = positions
         self._caches[:n] = caches
+        self._rows[:n] = np.arange(n)
 
     def _set(self, n_tokens: int, n_outputs: int) -> None:
         self._fields[FIELDS["n_tokens"]] = n_tokens
         self._fields[FIELDS["n_outputs"]] = n_outputs
+        self._fields[FIELDS["n_output_columns"]] = n_outputs * self.columns_per_output
 
 
 class _Program:
     """A recorded program and its tables, one set per thread count."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, n_threads: int) -> None:
+        self.pace = Pace(n_threads)
         assert recorder.logits_value is not None
         self.recorder = recorder
         self.plan = Plan(recorder.steps, [recorder.logits_value])

@@ -38,6 +38,7 @@ _STATE = 64  # bytes before o in a row state of attention
 _SCORE_ROWS = 8  # rows of scores that attention's scratch must hold at least
 COUNT_TOKENS = 8 * FIELDS["n_tokens"]
 COUNT_OUTPUTS = 8 * FIELDS["n_outputs"]
+COUNT_OUTPUT_COLUMNS = 8 * FIELDS["n_output_columns"]
 
 TOKENS = "tokens"
 """Partition of prompt values: each thread its own tiles of tokens."""
@@ -90,6 +91,7 @@ class Recorder(ABC):
         self.config, self.layout, self.run = config, layout, run
         self.steps: list[Step] = []
         self.logits_value: Value | None = None
+        self.columns_per_output = 1
         self.tables: list[RopeTable] = []
 
     # ---- building blocks ---------------------------------------------------------
@@ -209,12 +211,17 @@ class Recorder(ABC):
 
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
         """x @ w.T + bias for the tokens that want logits, soft-capped; ends the program."""
-        record, form = self._output_record(x, w)
-        out = Value(w.n_rows, _floats(w.n_rows), self.max_outputs, False, Rows(w.n_rows))
-        self._matvec(w, record, form, out, COUNT_OUTPUTS)
+        self.columns_per_output = 1 if w.kernels.record == "float" else 2
+        record = self._output_record(x, w)
+        columns = self.max_outputs * self.columns_per_output
+        out = Value(w.n_rows, _floats(w.n_rows), columns, False, Rows(w.n_rows))
+        self._matvec(w, record, EVERYTHING, out, COUNT_OUTPUT_COLUMNS)
         first, last = share(w.n_rows, rows_unit(w.n_rows))
         here = At(out, lambda t, n: 4 * first(t, n))
         count = Each(lambda t, n: last(t, n) - first(t, n))
+        if self.columns_per_output == 2:
+            args = [here, out.stride, 0, 0, 0, 0, count, 0, self.run, 0.0, COUNT_OUTPUTS]
+            self.emit("pointwise:add_pairs", args, [(out, out.partition, True)])
         if bias is not None:
             there = Each(lambda t, n: bias.address + 4 * first(t, n))
             args = [here, out.stride, there, 0, 0, 0, count, 0, self.run, 0.0, COUNT_OUTPUTS]
@@ -224,9 +231,20 @@ class Recorder(ABC):
             self.emit("pointwise:softcap", args, [(out, out.partition, True)])
         self.logits_value = out
 
-    @abstractmethod
-    def _output_record(self, x: Value, w: Matrix) -> tuple[Value, Hashable]:
-        """The activations of the tokens that want logits, in the format of w's matrix-vector kernel."""
+    def _output_record(self, x: Value, w: Matrix) -> Value:
+        """The activations of the tokens that want logits, for w's matrix-vector kernel.
+
+        Nothing behind it averages out what quantizing them would lose, so they are
+        quantized twice, to about 16 bits: two columns for each output.
+        """
+        kind = w.kernels.record
+        columns = self.max_outputs * self.columns_per_output
+        out = Value(x.n, RECORDS[kind].size(x.n), columns, not self.split, "outputs")
+        units = _record_units(x.n, kind)
+        args = _record_args(x, out, kind, 0, units, 1, self.split, self.run, COUNT_OUTPUTS)
+        args.append(self.columns_per_output - 1)
+        self.emit(f"activations:{kind}", args, [(x, EVERYTHING, False), (out, "outputs", True)])
+        return out
 
     def _matvec(self, w: Matrix, record: Value, reads: Hashable, out: Value, count: int) -> None:
         """Emit the matrix-vector kernel of w."""
@@ -315,7 +333,7 @@ class TokenRecorder(Recorder):
             first = Each(lambda t, n: start(t, n) // per)
             last = Each(lambda t, n: units if stop(t, n) == x.n and start(t, n) < x.n else stop(t, n) // per)
         reads = x.partition if own_rows else EVERYTHING
-        args = _record_args(x, out, kind, first, last, 0, 0, self.run, COUNT_TOKENS)
+        args = [*_record_args(x, out, kind, first, last, 0, 0, self.run, COUNT_TOKENS), 0]
         self.emit(f"activations:{kind}", args, [(x, reads, False), (out, x.partition, True)])
         x.forms[kind] = out
         return out, EVERYTHING
@@ -372,14 +390,10 @@ class TokenRecorder(Recorder):
         units = ("units", layer)
         accesses += [(partial, units, True), (scratch, EVERYTHING, True)]
         self.emit(f"attention:blocks_{self.layout.kv_type}", blocks, accesses)
-        out = self.whole_tokens(self.config.n_heads * cache.head_dim)
+        out = self.value(self.config.n_heads * cache.head_dim, private=False, partition=("combined", layer))
         merge = self._attention_args(q, cache, out, out.stride) + rest
-        accesses = [(partial, EVERYTHING, False), (out, EVERYTHING, True), (scratch, EVERYTHING, True)]
-        self.emit("attention:combine", merge, accesses)
+        self.emit("attention:combine", merge, [(partial, out.partition, True), (out, out.partition, True)])
         return out
-
-    def _output_record(self, x: Value, w: Matrix) -> tuple[Value, Hashable]:
-        return self.quantized(x, w.kernels.record)
 
 
 def _latest(x: Value) -> Value:
@@ -460,13 +474,6 @@ class PromptRecorder(Recorder):
         accesses += [(out, out.partition, True), (scratch, EVERYTHING, True)]
         self.emit(f"attention:tiles_{self.layout.kv_type}", args, accesses)
         return out
-
-    def _output_record(self, x: Value, w: Matrix) -> tuple[Value, Hashable]:
-        kind = w.kernels.record
-        out = Value(x.n, RECORDS[kind].size(x.n), self.max_outputs, False, "outputs")
-        args = _record_args(x, out, kind, 0, _record_units(x.n, kind), 1, 1, self.run, COUNT_OUTPUTS)
-        self.emit(f"activations:{kind}", args, [(x, EVERYTHING, False), (out, "outputs", True)])
-        return out, EVERYTHING
 
     def fuse_residuals(self) -> None:
         """x + linear(...): let the panel kernel add into x where x is not needed any more."""

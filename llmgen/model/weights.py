@@ -89,10 +89,15 @@ class Weights:
         return matrix
 
     def _with_tail(self, matrix: Matrix, tensor: TensorInfo) -> Matrix:
-        copy = np.zeros(matrix.row_bytes + matrix.kernels.overread + 64, dtype=np.uint8)
-        copy[: matrix.row_bytes] = tensor.data[-matrix.row_bytes :]
-        self._copies.append(copy)
-        return replace(matrix, tail_row=matrix.n_rows - 1, tail_address=copy.ctypes.data)
+        """Copy the last row to where there is room behind it; all rows where they are shorter than that room."""
+        short = matrix.row_bytes < matrix.kernels.overread
+        nbytes = matrix.nbytes if short else matrix.row_bytes
+        copy = np.zeros(nbytes + matrix.kernels.overread + 64, dtype=np.uint8)
+        copy[:nbytes] = tensor.data[-nbytes:]
+        address = self.keep(copy)
+        if short:
+            return replace(matrix, address=address)
+        return replace(matrix, tail_row=matrix.n_rows - 1, tail_address=address)
 
     def vector(self, name: str, n: int, rows: int = 1) -> Vector:
         """The float vector ``name`` of n values (or ``rows`` times n)."""

@@ -6,10 +6,12 @@ byte j holds weight j below and weight j + 16 above.  Q8_0: d and 32 signed byte
 
     Q4_0: w = d (q - 8)   Q4_1: w = d q + m   Q5_0: w = d (q - 16)   Q5_1: w = d q + m
 
-The matrix-vector kernel takes four blocks (128 weights) at once.  The dot product of
-block b ends in lanes 4b..4b+3; scales are multiplied by the activations' before they
-are spread over these lanes, and the offset's term (scale times sum of activations)
-rides in the upper half of the same vector.
+The matrix-vector kernel takes four blocks (128 weights) at once, 16 bytes of each side
+by side in the order 0, 2, 1, 3, and both halves of a block add into the same four
+lanes.  Scales and offsets are read as 32-bit words, so they come interleaved
+[d0 m0 d1 m1 d2 m2 d3 m3] and are multiplied by the activations' [d0 e0 ... d3 e3] in
+one step: the even lanes are then spread over the dot products (with the order 0, 2, 1, 3
+that never crosses a 128-bit lane), the odd ones add up the offsets' term.
 """
 
 from __future__ import annotations
@@ -21,22 +23,17 @@ from llvmlite import ir
 from numba.core import types
 
 from llmgen.kernels.abi import inline
-from llmgen.kernels.dot import dot4_pair, dot4_signed
+from llmgen.kernels.dot import dot4_pair, dot4_signed_pair
 from llmgen.kernels.simd import (
     I32,
     I64,
     binary,
-    constant,
     f32x8,
-    f32x16,
     fma,
-    fma8,
     i8x16,
     i8x32,
     i8x64,
-    i64x4,
     i64x8,
-    join_i8x32,
     load_f16,
     load_f32x8,
     load_i8x32,
@@ -45,6 +42,7 @@ from llmgen.kernels.simd import (
     load_s8,
     load_u8,
     load_u32,
+    odd4,
     offset,
     permute,
     pointer,
@@ -56,13 +54,10 @@ from llmgen.kernels.simd import (
     to_float,
     unary,
     undefined,
-    upper4,
     zero_f32x8,
 )
 
-spread_fours = shuffle(f32x8, [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4)
-spread_eights_low = shuffle(f32x8, [0] * 8 + [1] * 8)
-spread_eights_high = shuffle(f32x8, [2] * 8 + [3] * 8)
+spread_even = shuffle(f32x8, [0] * 4 + [4] * 4 + [2] * 4 + [6] * 4)
 low_nibbles = unary(i8x64, i8x64, lambda b, v: b.and_(v, ir.Constant(i8x64.llvm, [15] * 64)))
 
 
@@ -75,38 +70,38 @@ def _upper_nibbles(b: Any, v: Any) -> Any:
 high_nibbles = unary(i8x64, i8x64, _upper_nibbles)
 
 
+ORDER = (0, 2, 1, 3)
+"""Blocks as they lie side by side in a register."""
+
+
 def four_runs(first: int, stride: int) -> Any:
-    """``load(p)``: the 16 bytes at p + first of four blocks, one after the other."""
+    """``load(p)``: the 16 bytes at p + first of four blocks, in ORDER."""
 
     def emit(b: Any, p: Any) -> Any:
-        runs = [b.load(pointer(b, offset(b, p, first + i * stride)), align=1, typ=i8x16.llvm) for i in range(4)]
+        runs = [b.load(pointer(b, offset(b, p, first + i * stride)), align=1, typ=i8x16.llvm) for i in ORDER]
         return permute(b, permute(b, runs[0], range(32), runs[1]), range(64), permute(b, runs[2], range(32), runs[3]))
 
     return unary(types.intp, i8x64, emit)
 
 
-def four_scales(stride: int, second: int | None) -> Any:
-    """``load(p)``: f32x8, d of four blocks, then the f16 at ``second`` of each (or d again)."""
+def four_scales(stride: int, has_offset: bool) -> Any:
+    """``load(p)``: f32x8, d and m of four blocks, interleaved; without an offset d stands in both places."""
 
     def emit(b: Any, p: Any) -> Any:
-        half, vector = ir.HalfType(), ir.VectorType(ir.HalfType(), 8)
-        value = undefined(vector)
-        places = [i * stride for i in range(4)]
-        if second is not None:
-            places += [i * stride + second for i in range(4)]
-        for lane, at in enumerate(places):
-            element = b.load(pointer(b, offset(b, p, at)), align=1, typ=half)
-            value = b.insert_element(value, element, ir.Constant(I32, lane))
-        if second is None:
-            value = permute(b, value, [0, 1, 2, 3] * 2)
-        return b.fpext(value, f32x8.llvm)
+        words = ir.VectorType(I32, 4)
+        value = undefined(words)
+        for i in range(4):
+            word = b.load(pointer(b, offset(b, p, i * stride)), align=1, typ=I32)
+            value = b.insert_element(value, word, ir.Constant(I32, i))
+        scales = b.fpext(b.bitcast(value, ir.VectorType(ir.HalfType(), 8)), f32x8.llvm)
+        return scales if has_offset else permute(b, scales, [0, 0, 2, 2, 4, 4, 6, 6])
 
     return unary(types.intp, f32x8, emit)
 
 
 def _keep(b: Any, v: Any, n: Any) -> Any:
     """Scales of the first n blocks; the others become 0 whatever they hold."""
-    lanes = ir.Constant(ir.VectorType(I64, 8), [0, 1, 2, 3] * 2)
+    lanes = ir.Constant(ir.VectorType(I64, 8), [0, 0, 1, 1, 2, 2, 3, 3])
     mask = b.icmp_signed("<", lanes, splat_value(b, n, lanes.type))
     return b.select(mask, v, ir.Constant(f32x8.llvm, [0.0] * 8))
 
@@ -146,7 +141,7 @@ class Legacy:
     zero_min = staticmethod(zero_f32x8)
     blocks_a_step = 4
     sub_blocks = 1  # blocks of 32 in one block of the file
-    x_bytes = 192  # of the activation record per step
+    x_bytes = 256  # of the activation record per step
     signed = False
     halves = False  # one scale for all 32 weights of a block
 
@@ -158,8 +153,8 @@ class Legacy:
 def _nibble_type(nbytes: int, first: int, second: int | None, zero: int, fifth: int | None) -> Legacy:
     """A 4- or 5-bit type: nibbles at ``first``, offset at ``second`` or an implied ``zero``, fifth bits at ``fifth``."""
     quant = Legacy(nbytes, 4 if fifth is None else 5)
-    runs, scales = four_runs(first, nbytes), four_scales(nbytes, second)
     has_offset = second is not None
+    runs, scales = four_runs(first, nbytes), four_scales(nbytes, has_offset)
     minus_zero = np.float32(-zero)
 
     if fifth is None:
@@ -173,7 +168,7 @@ def _nibble_type(nbytes: int, first: int, second: int | None, zero: int, fifth: 
         def weights(p, j):  # type: ignore[no-untyped-def]
             return nibbles32(p + first)
     else:
-        b0, b1, b2, b3 = (fifth + i * nbytes for i in range(4))
+        b0, b1, b2, b3 = (fifth + i * nbytes for i in ORDER)
 
         @inline
         def unpack(p):  # type: ignore[no-untyped-def]
@@ -194,16 +189,16 @@ def _nibble_type(nbytes: int, first: int, second: int | None, zero: int, fifth: 
 
     @inline
     def fold(u, x, a, m):  # type: ignore[no-untyped-def]
-        d, low, high = u
-        scale = load_f32x8(x + 128)
+        scales, low, high = u
+        t = scales * load_f32x8(x + 128)
         s = dot4_pair(low, load_i8x64(x), high, load_i8x64(x + 64))
-        return fma(to_float(s), spread_fours(d * scale), a), fma8(d, scale, m)
+        return fma(to_float(s), spread_even(t), a), m + t
 
     @inline
     def finish(a, m):  # type: ignore[no-untyped-def]
         if has_offset:
-            return sum_f32x16(a) + sum_f32x4(upper4(m))
-        return sum_f32x16(a) + minus_zero * sum_f32x4(upper4(m))
+            return sum_f32x16(a) + sum_f32x4(odd4(m))
+        return sum_f32x16(a) + minus_zero * sum_f32x4(odd4(m))
 
     @inline
     def panel_scales(p, o, stride):  # type: ignore[no-untyped-def]
@@ -238,27 +233,24 @@ Q5_1 = _nibble_type(24, 8, 2, 0, 4)
 
 def _q8_0() -> Legacy:
     quant = Legacy(34, 8)
-    quant.x_bytes, quant.signed = 320, True
-    scales = four_scales(34, None)
+    quant.signed = True
+    scales, first, second = four_scales(34, False), four_runs(2, 34), four_runs(18, 34)
 
     @inline
     def unpack(p):  # type: ignore[no-untyped-def]
-        first = join_i8x32(load_i8x32(p + 2), load_i8x32(p + 36))
-        return scales(p), first, join_i8x32(load_i8x32(p + 70), load_i8x32(p + 104))
+        return scales(p), first(p), second(p)
 
     @inline
     def unpack_tail(p, n):  # type: ignore[no-untyped-def]
-        d, first, second = unpack(p)
-        return keep_blocks(d, n), first, second
+        d, low, high = unpack(p)
+        return keep_blocks(d, n), low, high
 
     @inline
     def fold(u, x, a, m):  # type: ignore[no-untyped-def]
-        d, first, second = u
+        d, low, high = u
         t = d * load_f32x8(x + 128)
-        s = dot4_signed(first, load_i8x64(x), load_i32x16(x + 192))
-        a = fma(to_float(s), spread_eights_low(t), a)
-        s = dot4_signed(second, load_i8x64(x + 64), load_i32x16(x + 256))
-        return fma(to_float(s), spread_eights_high(t), a), m
+        s = dot4_signed_pair(low, load_i8x64(x), high, load_i8x64(x + 64), load_i32x16(x + 160))
+        return fma(to_float(s), spread_even(t), a), m
 
     @inline
     def finish(a, m):  # type: ignore[no-untyped-def]

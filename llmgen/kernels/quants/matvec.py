@@ -1,5 +1,7 @@
 """Matrix times generated tokens: rows straight from the file, one token or up to eight.
 
+One and two columns keep their sums in registers, more keep them in the first cache.
+
 A row is decoded once for all columns; each column is summed exactly as it would be
 alone, so the result for a token does not depend on its company.
 """
@@ -8,18 +10,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmgen.kernels.abi import arg, run_field, step
+from llmgen.kernels.abi import arg, inline, run_field, step
 from llmgen.kernels.layout import MAX_COLUMNS
 from llmgen.kernels.quants import floats, kquants, legacy
 from llmgen.kernels.simd import (
     load_f32x8,
     load_f32x16,
+    prefetch,
     store_f32,
     store_f32x8,
     store_f32x16,
     zero_f32x16,
 )
 
+AHEAD = 4096
+"""Bytes ahead of a row's reading that its weights are asked for."""
 _ACC = 128  # bytes of one column's running sums: 64 for a, up to 64 for m
 
 # Arguments of the step, in order.
@@ -35,6 +40,12 @@ def _make(quant: Any) -> Any:
     wide_min = quant.zero_min is zero_f32x16
     load_min = load_f32x16 if wide_min else load_f32x8
     store_min = store_f32x16 if wide_min else store_f32x8
+
+    @inline
+    def ask(p):  # type: ignore[no-untyped-def]
+        prefetch(p + AHEAD)
+        if step_bytes > 64:
+            prefetch(p + AHEAD + 64)
 
     def matvec(args: int, thread: int, n_threads: int) -> None:
         """out[column][row] = weights[row] . x[column] for this thread's rows.
@@ -62,6 +73,7 @@ def _make(quant: Any) -> Any:
                 a = zero_f32x16()
                 m = zero_min()
                 for _ in range(steps):
+                    ask(p)
                     a, m = fold(unpack(p), x, a, m)
                     p += step_bytes
                     x += x_bytes
@@ -69,6 +81,35 @@ def _make(quant: Any) -> Any:
                     if tail:
                         a, m = fold(unpack_tail(p, tail), x, a, m)
                 store_f32(out + 4 * row, finish(a, m))
+            return
+        if columns == 2:
+            x0 = arg(args, X)
+            other = arg(args, X_STRIDE)
+            out = arg(args, OUT)
+            out_stride = arg(args, OUT_STRIDE)
+            for row in range(first, last):
+                p = weights + row * row_bytes
+                if row == tail_row:
+                    p = tail_address
+                x = x0
+                a = zero_f32x16()
+                m = zero_min()
+                a1 = zero_f32x16()
+                m1 = zero_min()
+                for _ in range(steps):
+                    ask(p)
+                    u = unpack(p)
+                    a, m = fold(u, x, a, m)
+                    a1, m1 = fold(u, x + other, a1, m1)
+                    p += step_bytes
+                    x += x_bytes
+                if has_tail:
+                    if tail:
+                        u = unpack_tail(p, tail)
+                        a, m = fold(u, x, a, m)
+                        a1, m1 = fold(u, x + other, a1, m1)
+                store_f32(out + 4 * row, finish(a, m))
+                store_f32(out + out_stride + 4 * row, finish(a1, m1))
             return
         x_stride = arg(args, X_STRIDE)
         out_stride = arg(args, OUT_STRIDE)
