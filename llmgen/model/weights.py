@@ -89,7 +89,7 @@ class Weights:
         return matrix
 
     def _with_tail(self, matrix: Matrix, tensor: TensorInfo) -> Matrix:
-        """Copy the last row to where there is room behind it; all rows where they are shorter than that room."""
+        """Copy the last row to where there is room behind it; all rows where that room is longer than they."""
         short = matrix.row_bytes < matrix.kernels.overread
         nbytes = matrix.nbytes if short else matrix.row_bytes
         copy = np.zeros(nbytes + matrix.kernels.overread + 64, dtype=np.uint8)
