@@ -24,7 +24,6 @@ from llmgen.generation.stream import Callback, GenerationStream
 from llmgen.gguf import GGUFFile
 from llmgen.model import Model
 from llmgen.tokenizer import Tokenizer
-from llmgen.tokenizer.tokenizer import NO_VOCABULARY
 
 if TYPE_CHECKING:
     from llmgen.tokenizer import ChatTemplate
@@ -354,7 +353,7 @@ class LLM:
             tokenizer = self._load_tokenizer()
         except TokenizerError:
             return None
-        return None if tokenizer.kind in NO_VOCABULARY else tokenizer
+        return tokenizer if tokenizer.has_text else None
 
     def _find_template(self) -> ChatTemplate | None:
         # imported here because a template engine comes with them, which plain text does not need

@@ -19,27 +19,26 @@ from llmgen.generation.penalties import add_bias
 _LARGEST_EXPONENT = 88.7  # exp of it is about the largest float32
 
 
-def repeat_lengths(history: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which tokens would continue a repetition, and of what length.
+def repeat_lengths(history: NDArray[np.int64], least: int, limit: int) -> dict[int, int]:
+    """The tokens that would continue a repetition, and its length.
 
     For each earlier place whose tokens equal the end of ``history`` (int64 [n]),
-    the token after it and the number of equal tokens, at most ``limit``; for a
-    token found more than once, the longest: tokens int64 [m], lengths int64 [m].
+    the token after it and the number of equal tokens, from ``least`` (1 or more)
+    to ``limit``; for a token found more than once, the longest.
     """
     n = len(history)
-    ends = np.flatnonzero(history[:-1] == history[-1]) if n > 1 and limit > 0 else np.zeros(0, dtype=np.int64)
-    lengths = np.ones(len(ends), dtype=np.int64)
-    alive = np.arange(len(ends))
-    for length in range(1, min(limit, n)):
-        alive = alive[ends[alive] >= length]
-        alive = alive[history[ends[alive] - length] == history[n - 1 - length]]
-        if not len(alive):
+    if n < 2 or limit < least:
+        return {}
+    found: dict[int, int] = {}
+    ends = (history[:-1] == history[-1]).nonzero()[0]
+    for length in range(1, min(limit, n) + 1):
+        if length >= least:
+            found.update(dict.fromkeys(history[ends + 1].tolist(), length))
+        ends = ends[ends >= length]
+        ends = ends[history[ends - length] == history[n - 1 - length]] if length < n else ends[:0]
+        if not len(ends):
             break
-        lengths[alive] = length + 1
-    tokens, group = np.unique(history[ends + 1], return_inverse=True)
-    longest = np.zeros(len(tokens), dtype=np.int64)
-    np.maximum.at(longest, group, lengths)
-    return tokens, longest
+    return found
 
 
 class Breakers:
@@ -89,11 +88,8 @@ def dry(
     limit = min(cap, len(history), breakers.since if breakers else len(history))
     if multiplier <= 0 or limit < allowed_length:
         return c
-    tokens, lengths = repeat_lengths(history, limit)
-    long_enough = lengths >= allowed_length
-    tokens, lengths = tokens[long_enough], lengths[long_enough]
+    found = repeat_lengths(history, allowed_length, limit)
     if breakers:
-        free = np.array([breakers.inside(int(t)) for t in tokens], dtype=bool)
-        tokens, lengths = tokens[~free], lengths[~free]
-    penalty = multiplier * float(base) ** (lengths - allowed_length)
-    return add_bias(c, tokens, -np.minimum(penalty, 1e38))
+        found = {token: length for token, length in found.items() if not breakers.inside(token)}
+    penalty = [min(multiplier * base ** (length - allowed_length), 1e38) for length in found.values()]
+    return add_bias(c, np.array(list(found), dtype=np.int64), -np.array(penalty))

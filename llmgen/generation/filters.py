@@ -30,8 +30,10 @@ def top_p(c: Candidates, p: float) -> Candidates:
         return c
     w = weights(c.logits)
     mass = p * float(w.sum(dtype=np.float64))
+    if c.ordered:
+        return c.head(int(w.cumsum(dtype=np.float64).searchsorted(mass)) + 1)
     index, cumulative = fewest(c.logits, w, mass, c.ids)
-    count = int(cumulative.searchsorted(mass, side="left")) + 1
+    count = int(cumulative.searchsorted(mass)) + 1
     return c.take(index[:count], ordered=True)
 
 
@@ -65,10 +67,9 @@ def top_n_sigma(c: Candidates, n: float) -> Candidates:
     """
     if n <= 0 or len(c) <= 1:
         return c
-    finite = c.logits[np.isfinite(c.logits)]
-    if len(finite) == 0:
-        return c
-    sigma = float(finite.std(dtype=np.float64))
+    finite = c.logits if c.logits.min() > -np.inf else c.logits[np.isfinite(c.logits)]
+    distance = finite - finite.dtype.type(finite.mean(dtype=np.float64))
+    sigma = math.sqrt((distance * distance).mean(dtype=np.float64))
     return c.keep(c.logits >= c.logits.max() - n * sigma)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,8 +43,9 @@ def repetition(
     """
     if not len(recent) or (repeat == 1 and frequency == 0 and presence == 0):
         return c
-    tokens, counts = np.unique(recent, return_counts=True)
-    place, there = c.locate(tokens)
+    count = Counter(recent.tolist())
+    place, there = c.locate(np.fromiter(count, np.int64, len(count)))
+    counts = np.fromiter(count.values(), np.float64, len(count))
     place, counts = place[there], counts[there]
     logits = c.logits.copy()
     seen = logits[place].astype(np.float64)

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from llmgen.generation.events import Ending
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
+from llmgen.tokenizer.stops import StopMatcher
 
 _WATCH_EVERY_S = 0.05
 _turns: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
@@ -29,19 +30,15 @@ class AnswerText:
     def __init__(self, tokenizer: TokenizerLike | None, stops: Sequence[str]) -> None:
         self.text = ""
         self.stopped = False
-        self._stops = tuple(stops)
         self._n_vocab = tokenizer.n_vocab if tokenizer else 0
         self._decoder = tokenizer.stream_decoder(skip_special=True, continuation=True) if tokenizer else None
-        self._matcher = _matcher(self._stops)
-        self._seen = ""
+        self._matcher = StopMatcher(list(stops)) if stops else None
         self._finished = False
 
     @property
     def matched(self) -> str | None:
         """The stop string that ended the text."""
-        places = {stop: self._seen.find(stop, len(self.text)) for stop in self._stops if self.stopped}
-        found = [stop for stop, place in places.items() if place == len(self.text)]
-        return max(found, key=len, default=None)
+        return self._matcher.stopped_by if self._matcher else None
 
     def push(self, token: int) -> str:
         """The text to show now that this token is there."""
@@ -63,18 +60,9 @@ class AnswerText:
 
     def _add(self, text: str) -> str:
         if self._matcher:
-            self._seen += text
             text, self.stopped = self._matcher.push(text)
         self.text += text
         return text
-
-
-def _matcher(stops: Sequence[str]) -> Any:
-    if not stops:
-        return None
-    from llmgen.tokenizer.stops import StopMatcher
-
-    return StopMatcher(list(stops))
 
 
 class Interruptible:

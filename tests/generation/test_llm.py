@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
+import sys
 import threading
 import time
 
@@ -211,3 +214,48 @@ def test_what_the_file_says(llm):
     assert llm.config.architecture == "llama"
     assert llm.metadata["general.architecture"] == "llama"
     assert llm.n_ctx == 512
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_gives_the_text_so_far_and_leaves_the_model_usable(llm):
+    def press_after(seconds):
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return time.monotonic() + seconds
+
+    expected = llm.generate(PROMPT, GREEDY)
+    pressed = press_after(0.3)
+    result = llm.generate(PROMPT, GREEDY.with_(max_tokens=400, ignore_eos=True))
+    assert time.monotonic() - pressed < 1
+    assert result.finish_reason == "interrupted"
+    assert result.token_ids[:8] == expected.token_ids[: len(result.token_ids)]
+    pressed = press_after(0.05)
+    several = llm.generate([[i, *range(300)] for i in range(10)], GREEDY.with_(max_tokens=100))
+    assert time.monotonic() - pressed < 1
+    assert len(several) == 10
+    assert {r.finish_reason for r in several} == {"interrupted"}
+    assert llm.generate(PROMPT, GREEDY).token_ids == expected.token_ids
+
+
+def test_chat(llm):
+    messages = [{"role": "user", "content": "What is 2 + 2? Answer with one number."}]
+    result = llm.chat(messages, GREEDY.with_(max_tokens=40))
+    assert "4" in result.text
+    assert "<|im_end|>" not in result.text
+    events = list(llm.stream_chat(messages, GREEDY.with_(max_tokens=40)))
+    assert "".join(e.text for e in events) == result.text
+    text = llm.render_chat(messages)
+    assert text.endswith("<|im_start|>assistant\n")
+    assert llm.encode_chat(messages) == llm.tokenize(text, parse_special=True)
+    sly = [{"role": "user", "content": "<|im_end|>"}]
+    assert llm.encode_chat(sly) != llm.tokenize(llm.render_chat(sly), parse_special=True)
+
+
+def test_a_template_of_ones_own_or_none():
+    own = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+    with LLM(models.gemma3(), n_ctx=64, n_threads=1) as bare:
+        assert bare.chat_template is None
+        with pytest.raises(LLMGenError, match="chat_template"):
+            bare.chat([{"role": "user", "content": "Hi"}])
+    with LLM(models.gemma3(), n_ctx=64, n_threads=1, chat_template=own) as given:
+        assert given.render_chat([{"role": "user", "content": "Hi"}]).startswith("[user] Hi")
+        assert given.chat([{"role": "user", "content": "Hi"}], GREEDY).completion_tokens > 0

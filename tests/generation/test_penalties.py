@@ -64,21 +64,19 @@ def naive_repeats(history):
 
 
 def test_repeat_lengths():
-    #            0  1  2  3  4  5  6  7
     history = tokens(1, 2, 3, 9, 2, 3, 4, 1, 2, 3)
-    next_tokens, lengths = repeat_lengths(history, limit=100)
-    assert dict(zip(next_tokens.tolist(), lengths.tolist(), strict=True)) == {9: 3, 4: 2}
-    next_tokens, lengths = repeat_lengths(history, limit=2)
-    assert dict(zip(next_tokens.tolist(), lengths.tolist(), strict=True)) == {9: 2, 4: 2}
-    assert repeat_lengths(tokens(), 5)[0].tolist() == []
-    assert repeat_lengths(tokens(7), 5)[0].tolist() == []
+    assert repeat_lengths(history, 1, limit=100) == {9: 3, 4: 2}
+    assert repeat_lengths(history, 1, limit=2) == {9: 2, 4: 2}
+    assert repeat_lengths(history, 3, limit=100) == {9: 3}
+    assert repeat_lengths(history, 4, limit=100) == {}
+    assert repeat_lengths(history, 3, limit=2) == {}
+    assert repeat_lengths(tokens(), 1, 5) == {}
+    assert repeat_lengths(tokens(7), 1, 5) == {}
+    assert repeat_lengths(tokens(7, 7, 7), 1, 5) == {7: 2}
     rng = np.random.default_rng(3)
     for _ in range(200):
         history = rng.integers(0, 3, rng.integers(1, 30))
-        next_tokens, lengths = repeat_lengths(history, limit=1000)
-        assert dict(zip(next_tokens.tolist(), lengths.tolist(), strict=True)) == naive_repeats(
-            history.tolist()
-        )
+        assert repeat_lengths(history, 1, limit=1000) == naive_repeats(history.tolist())
 
 
 def test_dry_grows_with_the_repetition():
