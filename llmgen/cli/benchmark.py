@@ -175,13 +175,14 @@ class Bench:
         seq.clear()
         self.model.prefill(seq, so_far, logits="last")
 
-    def cache_speedup(self, n_tokens: int = 256, steps: int = 5) -> dict[str, float]:
+    def cache_speedup(self, n_tokens: int = 256) -> dict[str, float]:
         """Compare a step with the cache and one that recomputes, both after ``n_tokens`` tokens.
 
         Returns the median seconds of either and their ratio.
         """
         self.tick(f"KV cache against recomputing at {n_tokens}")
         prefix = self.tokens(n_tokens)
+        steps = min(5, self.plan.repetitions)
         with closing(self.model.new_sequence()) as seq:
             self.model.prefill(seq, prefix, logits="none")
             cached = _median(lambda: self._step(seq, self.tokens(1)), 4 * steps)

@@ -28,6 +28,15 @@ def open_llm(path: Path, engine: EngineOptions) -> Iterator[LLM]:
         llm.close()
 
 
+def has_template(path: Path) -> bool:
+    """Whether the file brings a chat template; asked before the model is loaded, which takes longer."""
+    from llmgen.cli.summary import describe_template
+    from llmgen.gguf import GGUFFile
+
+    with GGUFFile.open(path) as file:
+        return describe_template(file.metadata)["source"] is not None
+
+
 @contextmanager
 def compiling() -> Iterator[Callable[[int, int], None]]:
     """Progress of the kernels' first compilation: a bar on a terminal, else one line."""

@@ -36,7 +36,9 @@ def generated(text: str) -> str:
     """A model's text as it may be written: exact into a pipe, without control sequences onto a terminal."""
     if not sys.stdout.isatty():
         return text
-    return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else _escape(c) for c in text)
+    from llmgen.tokenizer import make_visible
+
+    return make_visible(text)
 
 
 def shorten(text: str, limit: int) -> str:

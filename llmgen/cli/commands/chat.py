@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmgen.cli.loading import open_llm
+from llmgen.cli.loading import has_template, open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, changed, model_options, sampling_options
 from llmgen.cli.output import generated, note, visible
-from llmgen.errors import LLMGenError, UsageError
+from llmgen.errors import LLMGenError, TemplateError, UsageError
 from llmgen.generation.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -45,8 +45,12 @@ def command(
     if sampling.logprobs is not None:
         raise UsageError("chat does not show --logprobs; use run --json for them")
     path = model_path(model)
+    if not has_template(path):
+        raise TemplateError(
+            "this model has no chat template, which a conversation needs; "
+            "complete plain text with `llmgen run`"
+        )
     with open_llm(path, engine) as llm, llm.session() as session:
-        _ = llm.chat_template  # refuses here, before the user has typed anything
         _Conversation(llm, session, sampling, system).run()
 
 

@@ -33,7 +33,7 @@ def command(
     from llmgen.gguf import GGUFFile
 
     with GGUFFile.open(path) as file:
-        report = {
+        report: dict[str, Any] = {
             "file": summary.describe_file(file),
             "tokenizer": summary.describe_tokenizer(file),
             "chat_template": summary.describe_template(file.metadata),

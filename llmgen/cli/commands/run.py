@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmgen.cli import exits
-from llmgen.cli.loading import open_llm
+from llmgen.cli.loading import has_template, open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, model_options, sampling_options
 from llmgen.cli.output import generated, note, print_json
@@ -18,7 +18,6 @@ from llmgen.errors import UsageError
 from llmgen.generation.params import SamplingParams
 
 if TYPE_CHECKING:
-    from llmgen import LLM
     from llmgen.generation import GenerationResult, GenerationStream
 
 
@@ -52,9 +51,14 @@ def command(
     if sampling.logprobs is not None and not json:
         raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
     path = model_path(model)
+    template = not raw and has_template(path)
+    if system is not None and not template:
+        raise UsageError("--system needs a chat template, and this model has none; leave --system out")
     text = _prompt(prompt, no_stdin, raw)
     with open_llm(path, engine) as llm:
-        stream = _start(llm, text, system, raw, sampling)
+        stream = (
+            llm.stream_chat(_messages(system, text), sampling) if template else llm.stream(text, sampling)
+        )
         if json:
             result = _consume(stream, lambda text: None)
             print_json(result.as_dict())
@@ -81,16 +85,9 @@ def _prompt(prompt: str | None, no_stdin: bool, raw: bool) -> str:
     return "\n".join(part for part in (prompt, piped.removesuffix("\n")) if part)
 
 
-def _start(llm: LLM, text: str, system: str | None, raw: bool, sampling: SamplingParams) -> GenerationStream:
-    """Begin the generation: as a chat where there is a template and nothing speaks against it."""
-    if raw or llm.chat_template is None:
-        if system is not None:
-            raise UsageError("--system needs a chat template, and this model has none; leave --system out")
-        return llm.stream(text, sampling)
-    messages = [{"role": "user", "content": text}]
-    if system is not None:
-        messages.insert(0, {"role": "system", "content": system})
-    return llm.stream_chat(messages, sampling)
+def _messages(system: str | None, text: str) -> list[dict[str, str]]:
+    briefing = [] if system is None else [{"role": "system", "content": system}]
+    return [*briefing, {"role": "user", "content": text}]
 
 
 def _consume(stream: GenerationStream, show: Callable[[str], None]) -> GenerationResult:

@@ -1,0 +1,264 @@
+"""``llmgen run`` as a user sees it: streams, options, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from models import gemma3, smollm2
+from program import PROGRAM, environment, llmgen, refused
+
+pytestmark = pytest.mark.usefixtures("compiled")
+posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals, pipes and terminals")
+GREEDY = ["--temp", "0", "-n", "12"]
+
+
+def run_json(*arguments: str, **changes: Any) -> dict[str, Any]:
+    """The JSON object of a run that succeeds."""
+    done = llmgen("run", str(smollm2()), "--json", *arguments, **changes)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_text_and_json_tell_the_same() -> None:
+    told = run_json("The capital of France is", "--raw", *GREEDY)
+    assert told["finish_reason"] == "length"
+    assert told["completion_tokens"] == len(told["token_ids"]) == 12
+    assert told["prompt_tokens"] == 5
+    assert isinstance(told["seed"], int)
+    assert told["timings"]["decode_tokens_per_s"] > 0
+    done = llmgen("run", str(smollm2()), "The capital of France is", "--raw", *GREEDY)
+    assert done.returncode == 0
+    assert done.stdout == told["text"] + "\n"
+    assert done.stderr == ""
+    assert "Paris" in told["text"]
+
+
+def test_the_chat_template_applies() -> None:
+    answered = run_json("Say hello.", *GREEDY)
+    assert answered["prompt_tokens"] > run_json("Say hello.", "--raw", *GREEDY)["prompt_tokens"] + 10
+    briefed = run_json("Say hello.", "--system", "You are a pirate who says only: arr.", *GREEDY)
+    assert briefed["text"] != answered["text"]
+
+
+def test_stats_and_seed_go_to_stderr() -> None:
+    arguments = [str(smollm2()), "Once upon a time", "--raw", "-n", "5"]
+    plain = llmgen("run", *arguments, "--seed", "7")
+    told = llmgen("run", *arguments, "--seed", "7", "--stats")
+    assert told.stdout == plain.stdout
+    assert plain.stderr == ""
+    assert "tokens/s" in told.stderr
+    assert "seed 7" in told.stderr
+    random = llmgen("run", *arguments)
+    seed = random.stderr.removeprefix("seed ").strip()
+    assert llmgen("run", *arguments, "--seed", seed).stdout == random.stdout
+
+
+def test_thread_count_does_not_change_the_text() -> None:
+    one, two = (run_json("Tell me a story.", "--seed", "3", "-n", "24", "-t", n) for n in ("1", "2"))
+    assert one["token_ids"] == two["token_ids"]
+
+
+def test_stop_and_limits() -> None:
+    whole = run_json("Count: 1, 2, 3,", "--raw", *GREEDY)["text"]
+    assert " 5" in whole
+    stopped = run_json("Count: 1, 2, 3,", "--raw", "--stop", " 5", *GREEDY)
+    assert stopped["text"] == whole[: whole.index(" 5")]
+    assert stopped["finish_reason"] == "stop"
+    assert llmgen("run", str(smollm2()), "Hi", "-n", "0").stdout == "\n"
+
+
+class TestStdin:
+    """Text that is piped in."""
+
+    def test_is_the_prompt(self) -> None:
+        assert (
+            run_json("--raw", *GREEDY, input="Once upon a time")["token_ids"]
+            == run_json("Once upon a time", "--raw", *GREEDY)["token_ids"]
+        )
+
+    def test_is_appended_to_the_prompt(self) -> None:
+        def ids(*arguments: str, **changes: Any) -> list[int]:
+            return list(run_json(*arguments, *GREEDY, **changes)["token_ids"])
+
+        assert ids("Once upon", "--raw", input=" a time") == ids("Once upon a time", "--raw")
+        assert ids("Translate:", input="Bonjour\n") == ids("Translate:\nBonjour")
+        assert ids("Once upon", "--raw", "--no-stdin", input=" a time") == ids("Once upon", "--raw")
+
+    def test_nothing_at_all(self) -> None:
+        assert "no prompt" in refused(llmgen("run", str(smollm2())), code=2)
+        assert "no prompt" in refused(llmgen("run", str(smollm2()), "--no-stdin", input="Hi"), code=2)
+
+    def test_bytes_that_are_no_text(self) -> None:
+        assert "not UTF-8 text (byte 0xff at offset 2)" in refused(
+            llmgen("run", str(smollm2()), input=b"ok\xff"), code=2
+        )
+
+    @posix
+    def test_a_silent_pipe_is_announced_and_no_stdin_does_not_wait(self) -> None:
+        read, write = os.pipe()
+        command = [*PROGRAM, "run", str(smollm2()), "Once upon", "--raw", *GREEDY]
+        options: dict[str, Any] = {"stdin": read, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        waiting = subprocess.Popen(command, text=True, env=environment(), **options)
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline() == "waiting for text on stdin (--no-stdin does not wait)\n"
+        free = subprocess.run([*command, "--no-stdin"], text=True, env=environment(), timeout=60, **options)
+        assert free.returncode == 0
+        assert free.stderr == ""
+        os.write(write, b" a time")
+        os.close(write)
+        os.close(read)
+        out, _ = waiting.communicate(timeout=60)
+        assert out == llmgen("run", str(smollm2()), "Once upon a time", "--raw", *GREEDY).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--system", "x", "--raw"], "--system needs the chat template that --raw leaves out"),
+        (["--logprobs", "2"], "--logprobs can only be shown by --json"),
+        (["--temp", "-1"], "temp"),
+        (["--top-k", "many"], "--top-k"),
+        (["-c", "0"], "-c"),
+        (["-t", "0"], "-t"),
+        (["--frobnicate"], "no such option"),
+        (["a", "second", "prompt"], "unexpected extra argument"),
+    ],
+)
+def test_options_that_cannot_be_honoured(arguments: list[str], says: str) -> None:
+    assert says in refused(llmgen("run", str(smollm2()), "Hi", *arguments), code=2)
+
+
+def test_no_template() -> None:
+    assert "this model has none" in refused(llmgen("run", str(gemma3()), "Hi", "--system", "x"), code=2)
+    done = llmgen("run", str(gemma3()), "The capital of France is", *GREEDY)
+    assert done.returncode == 0
+    assert len(done.stdout.split()) > 5
+
+
+def test_a_prompt_that_does_not_fit() -> None:
+    sentence = refused(llmgen("run", str(smollm2()), "one two three four five six", "--raw", "-c", "4"))
+    assert "6 tokens" in sentence
+    assert "holds 4" in sentence
+    assert "--ctx" in sentence
+
+
+def test_logprobs_in_json() -> None:
+    told = run_json("The capital of France is", "--raw", "--logprobs", "2", *GREEDY)
+    assert len(told["logprobs"]) == 12
+    assert all(len(entry["top"]) == 2 and entry["logprob"] <= 0 for entry in told["logprobs"])
+
+
+def test_timeout() -> None:
+    arguments = [str(smollm2()), "Tell a long story.", "--ignore-eos", "-n", "5000", "--timeout", "0.5"]
+    done = llmgen("run", *arguments, "--temp", "0")
+    assert done.returncode == 124
+    assert len(done.stdout) > 20
+    done = llmgen("run", *arguments, "--json")
+    assert done.returncode == 124
+    assert json.loads(done.stdout)["finish_reason"] == "timeout"
+
+
+ENDLESS = ["Tell a long story.", "--ignore-eos", "-n", "7000", "--seed", "1"]
+
+
+@posix
+class TestSignals:
+    """Ctrl-C and closed pipes."""
+
+    def start(self, *options: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*PROGRAM, "run", str(smollm2()), *ENDLESS, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+
+    def test_ctrl_c_keeps_the_text_so_far(self) -> None:
+        program = self.start()
+        assert program.stdout is not None
+        first = program.stdout.read(20)
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=10)
+        assert program.returncode == 130
+        assert err == b""
+        text = (first + out).decode()
+        assert text.endswith("\n")
+        whole = run_json("Tell a long story.", "--ignore-eos", "-n", "300", "--seed", "1")["text"]
+        assert whole.startswith(text.removesuffix("\n")[:200])
+
+    def test_ctrl_c_under_json(self) -> None:
+        program = self.start("--json")
+        time.sleep(2.5)
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=10)
+        assert program.returncode == 130, err
+        assert json.loads(out)["finish_reason"] == "interrupted"
+
+    def test_ctrl_c_while_it_starts(self) -> None:
+        for delay in (0.15, 0.4):
+            program = self.start()
+            time.sleep(delay)
+            program.send_signal(signal.SIGINT)
+            out, err = program.communicate(timeout=10)
+            if b"KeyboardInterrupt" in err and program.returncode == 1:
+                continue  # so early that Python itself was still starting
+            assert program.returncode in (130, -signal.SIGINT)
+            assert err == b""
+
+    def test_a_reader_that_leaves(self) -> None:
+        read, write = os.pipe()
+        program = self.start(stdout=write)
+        os.close(write)
+        assert os.read(read, 5)
+        os.close(read)
+        _, err = program.communicate(timeout=30)
+        assert program.returncode == 0
+        assert err == b""
+
+
+@posix
+class TestTerminal:
+    """In a real terminal."""
+
+    def spawn(self, *arguments: str) -> Any:
+        import pexpect
+
+        return pexpect.spawn(
+            PROGRAM[0],
+            [*PROGRAM[1:], "run", str(smollm2()), *arguments],
+            env=environment(TERM="xterm-256color"),  # type: ignore[arg-type]
+            encoding="utf-8",
+            dimensions=(24, 40),
+            timeout=60,
+        )
+
+    def test_the_terminal_is_not_read_and_nothing_is_wrapped(self) -> None:
+        program = self.spawn("The capital of France is", "--raw", *GREEDY)
+        text = program.read()
+        program.wait()
+        assert program.exitstatus == 0
+        plain = llmgen("run", str(smollm2()), "The capital of France is", "--raw", *GREEDY).stdout
+        assert text.replace("\r\n", "\n") == plain
+        program = self.spawn()
+        assert "error: there is no prompt" in program.read()
+        program.wait()
+        assert program.exitstatus == 2
+
+    def test_ctrl_c(self) -> None:
+        program = self.spawn(*ENDLESS)
+        program.expect(r"\w+ \w+ \w+")
+        program.sendintr()
+        rest = program.read()
+        program.wait()
+        assert program.exitstatus == 130
+        assert "Traceback" not in rest
+        assert rest.endswith("\n")
