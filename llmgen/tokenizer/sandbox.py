@@ -107,6 +107,11 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             args = __self._check_method(__obj, args, kwargs)
         return budget.made(super().call(__context, __obj, *args, **kwargs))
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            return self.unsafe_undefined(obj, attribute)
+        return super().getattr(obj, attribute)
+
     def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
         """What stands for an attribute that no template may see.
 

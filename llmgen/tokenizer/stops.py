@@ -31,10 +31,10 @@ class StopMatcher:
         if not self._stops:
             return text, False
         text = self._held + text
-        found = [(at, -len(stop), stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            # The one that begins first; of two that begin together, the longer.
-            at, _, self.stopped_by = min(found)
+            # The one that is complete first, however the text was cut; of two, the longer.
+            _, at, self.stopped_by = min(found)
             self._held = ""
             return text[:at], True
         keep = self._beginning(text)

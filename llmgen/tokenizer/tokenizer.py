@@ -211,27 +211,22 @@ class Tokenizer:
         return self._surround(ids) if add_special else ids
 
     def encode_prompt(self, text: str, parse_special: bool = False) -> list[int]:
-        """The ids to start a generation with: as :meth:`encode`, but never with two BOS tokens."""
-        return self.encode_parts([(text, not parse_special)], add_eos=self.add_eos)
+        """The ids to start a generation with: as :meth:`encode`, but never with two BOS or EOS tokens."""
+        self._need()
+        return self._surround(self._encode(text, parse_special, ()), once=True)
 
-    def encode_parts(
-        self, parts: Sequence[tuple[str, bool]], add_special: bool = True, add_eos: bool = False
-    ) -> list[int]:
-        """The ids of a text given in parts, each with whether it is data.
+    def encode_parts(self, parts: Sequence[tuple[str, bool]], add_special: bool = True) -> list[int]:
+        """The ids of a conversation given in parts, each with whether it is data.
 
         Control tokens are recognised only where they do not touch data; apart from that
         the parts are one text, and a token may reach over their borders.  BOS is added if
-        the file asks for it and the text does not begin with it.
+        the file asks for it and the text does not begin with it; EOS never is, since the
+        template says where the conversation stands.
         """
         self._need()
         text, data = _join(parts)
         ids = self._encode(text, True, data)
-        if add_special:
-            if self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
-                ids.insert(0, self.bos_id)
-            if add_eos and self.eos_id is not None and ids[-1:] != [self.eos_id]:
-                ids.append(self.eos_id)
-        return ids
+        return self._surround(ids, once=True, end=False) if add_special else ids
 
     def _encode(self, text: str, control: bool, data: Sequence[Span]) -> list[int]:
         text = replace_surrogates(text)
@@ -247,10 +242,11 @@ class Tokenizer:
                 needs_space = False
         return out
 
-    def _surround(self, ids: list[int]) -> list[int]:
-        if self.add_bos and self.bos_id is not None:
+    def _surround(self, ids: list[int], once: bool = False, end: bool = True) -> list[int]:
+        """The ids with the BOS and EOS that the file asks for; ``once``: not where they are already."""
+        if self.add_bos and self.bos_id is not None and not (once and ids[:1] == [self.bos_id]):
             ids = [self.bos_id, *ids]
-        if self.add_eos and self.eos_id is not None:
+        if end and self.add_eos and self.eos_id is not None and not (once and ids[-1:] == [self.eos_id]):
             ids = [*ids, self.eos_id]
         return ids
 
