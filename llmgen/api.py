@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from llmgen.errors import LLMGenError, TemplateError, TokenizerError
+from llmgen.errors import LLMGenError, TemplateError, TokenizerError, UsageError
 from llmgen.generation.aio import stream_async
-from llmgen.generation.batch import Answer, Batch, Request
-from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
+from llmgen.generation.batch import generate_all
+from llmgen.generation.events import GenerationEvent, GenerationResult
 from llmgen.generation.params import SamplingParams
 from llmgen.generation.prompt import check_prompt
 from llmgen.generation.rng import random_seed
@@ -212,9 +212,9 @@ class LLM:
             ).run()
         prompts = [self._ids(item, parse_special) for item in prompt]
         if callback is not None:
-            raise TypeError("callback works with a single prompt: for several, use llmgen.generation.batch")
+            raise UsageError("callback goes with one prompt, not several: use on_event of Batch for those")
         many = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else params
-        return self._generate_many(prompts, [p or SamplingParams() for p in many], cancel)
+        return self._generate_all(prompts, [p or SamplingParams() for p in many], cancel)
 
     def samples(
         self,
@@ -229,7 +229,7 @@ class LLM:
         params = params or SamplingParams()
         first = random_seed() if params.seed is None else params.seed
         each = [params.with_(seed=(first + i) % 2**64) for i in range(n)]
-        return self._generate_many([self._ids(prompt, parse_special)] * n, each, cancel)
+        return self._generate_all([self._ids(prompt, parse_special)] * n, each, cancel)
 
     def stream(
         self,
@@ -409,21 +409,11 @@ class LLM:
                 return
         session.close()
 
-    def _generate_many(
+    def _generate_all(
         self, prompts: list[list[int]], params: Sequence[SamplingParams], cancel: Cancel | None
     ) -> list[GenerationResult]:
-        if len(params) != len(prompts):
-            raise ValueError(f"{len(prompts)} prompts need as many SamplingParams, not {len(params)}")
-        for ids in prompts:
-            check_prompt(ids, self._model)
-        batch = Batch(self._model, self._text_tokenizer(), cancel=cancel)
-        requests = [Request(ids, p, i) for i, (ids, p) in enumerate(zip(prompts, params, strict=True))]
-        answers: dict[int, Answer] = {}
-        for answer in batch.run(requests):
-            if answer.error:
-                raise answer.error
-            answers[answer.request.key] = answer
-        return [_result(request, answers.get(request.key)) for request in requests]
+        self._check_open()
+        return generate_all(self._model, self._text_tokenizer(), prompts, params, cancel)
 
 
 def _is_many(prompt: Any) -> bool:
@@ -431,18 +421,3 @@ def _is_many(prompt: Any) -> bool:
     if isinstance(prompt, (str, np.ndarray)) or not len(prompt):
         return False
     return isinstance(prompt[0], (str, Sequence, np.ndarray))
-
-
-def _result(request: Request, answer: Answer | None) -> GenerationResult:
-    """The result of a request; an empty one where an interruption came before it began."""
-    if answer and answer.result:
-        return answer.result
-    ending = Ending("interrupted", "not_begun")
-    return GenerationResult(
-        text="",
-        token_ids=(),
-        finish_reason=ending.reason,
-        finish_detail=ending.detail,
-        prompt_tokens=len(request.prompt_ids),
-        seed=request.params.seed or 0,
-    )

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from llmgen.errors import Interrupted, LLMGenError
+from llmgen.errors import Interrupted, LLMGenError, UsageError
 from llmgen.generation.cached import CachedTokens, common_prefix
 from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
@@ -121,7 +121,7 @@ class Batch:
         on_event: Callable[[Request, GenerationEvent], object] | None = None,
     ) -> None:
         if not 1 <= slots <= MAX_SLOTS:
-            raise ValueError(f"slots must be from 1 to {MAX_SLOTS}, not {slots}")
+            raise UsageError(f"slots must be from 1 to {MAX_SLOTS}, not {slots}")
         self._model = model
         self._tokenizer = tokenizer
         self._n_slots = slots
@@ -262,3 +262,38 @@ class _Peekable:
         request, self._next = self.peek(), None
         assert request is not None
         return request
+
+
+def generate_all(
+    model: ModelLike,
+    tokenizer: TokenizerLike | None,
+    prompts: Sequence[Sequence[int]],
+    params: Sequence[SamplingParams],
+    cancel: Cancel | None = None,
+) -> list[GenerationResult]:
+    """The results of some prompts, each with its own options, in the order given.
+
+    All prompts are checked before the first is computed.  An interruption gives
+    those that had not begun an empty result; an error ends everything.
+    """
+    if len(params) != len(prompts):
+        raise UsageError(f"{len(prompts)} prompts need as many SamplingParams, not {len(params)}")
+    checked = [check_prompt(ids, model) for ids in prompts]
+    requests = [Request(ids, p, i) for i, (ids, p) in enumerate(zip(checked, params, strict=True))]
+    results: dict[int, GenerationResult] = {}
+    for answer in Batch(model, tokenizer, cancel=cancel).run(requests):
+        if answer.error:
+            raise answer.error
+        results[answer.request.key] = cast(GenerationResult, answer.result)
+    return [results.get(request.key) or _not_begun(request) for request in requests]
+
+
+def _not_begun(request: Request) -> GenerationResult:
+    return GenerationResult(
+        text="",
+        token_ids=(),
+        finish_reason="interrupted",
+        finish_detail="not_begun",
+        prompt_tokens=len(request.prompt_ids),
+        seed=request.params.seed or 0,
+    )

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from generation.fakes import FakeModel, FakeTokenizer, says
-from llmgen.errors import ContextFullError, LLMGenError
+from llmgen.errors import ContextFullError, LLMGenError, UsageError
 from llmgen.generation import SamplingParams, Session
 from llmgen.generation.batch import Answer, Batch, Request
 
@@ -160,5 +160,5 @@ def test_answers_are_plain_data():
     (answer,) = Batch(FakeModel()).run([request])
     assert isinstance(answer, Answer)
     assert answer.result.completion_tokens == 1
-    with pytest.raises(ValueError):
+    with pytest.raises(UsageError):
         Batch(FakeModel(), slots=9)

@@ -81,7 +81,7 @@ def test_a_list_of_prompts_gives_what_each_would_alone(llm):
         alone = llm.generate(prompt, p)
         assert (result.token_ids, result.text) == (alone.token_ids, alone.text)
     assert [r.completion_tokens for r in llm.generate([[1, 2], [3]], GREEDY)] == [8, 8]
-    with pytest.raises(ValueError):
+    with pytest.raises(UsageError):
         llm.generate(["a", "b"], [GREEDY])
     with pytest.raises(ContextFullError):
         llm.generate(["a", [5] * 513], GREEDY)
