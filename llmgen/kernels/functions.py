@@ -17,8 +17,9 @@ def _all(value: float):  # type: ignore[no-untyped-def]
     return constant(f32x16, [float(np.float32(value))] * 16)
 
 
-one, two, half = _all(1.0), _all(2.0), _all(0.5)
-_exp_max, _exp_min = _all(88.0), _all(-87.5)
+one, two = _all(1.0), _all(2.0)
+# 88.8 makes the exponent field that of infinity
+_exp_max, _exp_min = _all(88.8), _all(-87.5)
 _log2e, _ln2_high, _ln2_low = _all(1.44269504), _all(-0.693359375), _all(2.12194440e-4)
 # minimax polynomial of Cephes' expf for (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2
 _p0, _p1, _p2 = _all(1.9875691500e-4), _all(1.3981999507e-3), _all(8.3334519073e-3)
@@ -29,7 +30,7 @@ _zero = _all(0.0)
 
 @inline
 def exp(x):  # type: ignore[no-untyped-def]
-    """e^x to about 1 ulp; below -87.5 it is the smallest normal number's neighbourhood, a NaN stays NaN."""
+    """e^x to about 1 ulp; infinite above 88.37, near the smallest normal number below -87.5; a NaN stays NaN."""
     clipped = at_least(at_most(x, _exp_max()), _exp_min())
     n = nearest(clipped * _log2e())
     r = fma(n, _ln2_low(), fma(n, _ln2_high(), clipped))
@@ -56,9 +57,12 @@ def silu(x):  # type: ignore[no-untyped-def]
 
 @inline
 def gelu(x):  # type: ignore[no-untyped-def]
-    """The tanh form: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel, arXiv:1606.08415)."""
-    inner = _gelu_outer() * fma(_gelu_inner() * x * x, x, x)
-    return half() * x * (one() + tanh(inner))
+    """The tanh form: x/2 (1 + tanh(z)), z = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel, arXiv:1606.08415).
+
+    Computed as x / (1 + e^-2z), which is the same and does not cancel where x is negative.
+    """
+    z = _gelu_outer() * fma(_gelu_inner() * x * x, x, x)
+    return x / (one() + exp(_zero() - (z + z)))
 
 
 __all__ = ["exp", "gelu", "one", "silu", "splat", "tanh"]

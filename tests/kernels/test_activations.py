@@ -1,0 +1,245 @@
+"""The activation formats: int8 with a scale per 32 values, laid out for each kind of kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernels.call import COUNT_OUTPUTS, COUNT_TOKENS, Run, aligned, require, step
+from kernels.matrices import activations, ranges, records, tiled
+from llmgen.kernels.layout import (
+    RECORDS,
+    TILE_BLOCK,
+    TILE_D,
+    TILE_E,
+    TILE_E0,
+    TILE_E1,
+    TILE_NEG,
+    TILE_TOKENS,
+)
+from naive.kernels import quantize_blocks
+
+SIZES = (32, 64, 96, 128, 160, 256, 288, 576)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    require([*(f"activations:{kind}" for kind in RECORDS), "activations:tiles"])
+
+
+def scaled(x: np.ndarray, n_blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """q int8 [n, n_blocks, 32], d [n, n_blocks], d times the sums of both halves [n, n_blocks, 2]; and of all."""
+    n, real = len(x), x.shape[1] // 32
+    q, d = np.zeros((n, n_blocks, 32), np.int8), np.zeros((n, n_blocks), np.float32)
+    q[:, :real], _ = quantize_blocks(x)
+    d[:, :real] = np.abs(x).reshape(n, real, 32).max(axis=2) / np.float32(127)
+    halves = q.astype(np.int32).reshape(n, n_blocks, 2, 16).sum(axis=3)
+    return q, d, d[..., None] * halves.astype(np.float32), d * halves.sum(axis=2).astype(np.float32)
+
+
+def fours(q: np.ndarray) -> np.ndarray:
+    """Sums of four neighbours, int32."""
+    return q.astype(np.int32).reshape(*q.shape[:-1], q.shape[-1] // 4, 4).sum(axis=-1)
+
+
+def split_twin(x: np.ndarray) -> np.ndarray:
+    """The format "split", uint8 [n, bytes]."""
+    n, steps = len(x), -(-x.shape[1] // 128)
+    q, d, _, e = scaled(x, 4 * steps)
+    order = [0, 2, 1, 3]
+    halves = q.reshape(n, steps, 4, 2, 16)[:, :, order].transpose(0, 1, 3, 2, 4)  # [n, step, half, block, 16]
+    sums = -(fours(halves[:, :, 0]) + fours(halves[:, :, 1]))
+    parts = [
+        halves.reshape(n, steps, 128).view(np.uint8),
+        np.stack([d, e], axis=-1).reshape(n, steps, 8).view(np.uint8),
+        sums.reshape(n, steps, 16).astype(np.int32).view(np.uint8),
+    ]
+    return np.concatenate(parts, axis=2)
+
+
+def super_twin(x: np.ndarray) -> np.ndarray:
+    """The format "super", uint8 [n, bytes]."""
+    n, steps = len(x), -(-x.shape[1] // 256)
+    q, d, e_halves, e = scaled(x, 8 * steps)
+    interleaved = np.stack([d.reshape(n, steps, 2, 4), e.reshape(n, steps, 2, 4)], axis=3)
+    parts = [
+        q.reshape(n, steps, 256).view(np.uint8),
+        interleaved.reshape(n, steps, 16).view(np.uint8),
+        np.repeat(d, 2, axis=1).reshape(n, steps, 16).view(np.uint8),
+        np.ascontiguousarray(e_halves).reshape(n, steps, 16).view(np.uint8),
+    ]
+    return np.concatenate(parts, axis=2)
+
+
+def same_numbers(ours: np.ndarray, twin: np.ndarray) -> None:
+    """Byte by byte, except that 0 may have either sign."""
+    n = len(twin)
+    a = np.ascontiguousarray(ours).view(np.uint32).reshape(n, -1).copy()
+    b = np.ascontiguousarray(twin).view(np.uint32).reshape(n, -1).copy()
+    for words in (a, b):
+        words[words == 0x80000000] = 0
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("n_cols", SIZES)
+def test_split(n_cols: int) -> None:
+    x = activations(3, n_cols, np.random.default_rng(1))
+    twin = split_twin(x)
+    ours = records("split", x).reshape(3, -1, RECORDS["split"].nbytes)[:, :, : twin.shape[2]]
+    same_numbers(ours, twin)
+
+
+@pytest.mark.parametrize("n_cols", SIZES)
+def test_super(n_cols: int) -> None:
+    x = activations(3, n_cols, np.random.default_rng(2))
+    same_numbers(records("super", x).reshape(3, -1, RECORDS["super"].nbytes), super_twin(x))
+
+
+@pytest.mark.parametrize("n_cols", [1, 7, 15, 16, 17, 33, 63, 64, 65, 100, 576])
+def test_float(n_cols: int) -> None:
+    x = activations(3, n_cols, np.random.default_rng(3))
+    ours = records("float", x).view(np.float32)
+    np.testing.assert_array_equal(ours[:, :n_cols], x)
+    assert not ours[:, n_cols:].any()
+
+
+@pytest.mark.parametrize("n_cols", [32, 64, 160])
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 24])
+def test_tiles(n: int, n_cols: int) -> None:
+    x = activations(n, n_cols, np.random.default_rng(4))
+    tiles, blocks = -(-n // TILE_TOKENS), n_cols // 32
+    ours = tiled(x)
+    q, d, e_halves, e = scaled(x, blocks)
+
+    def by_token(first: int, nbytes: int, dtype: str) -> np.ndarray:
+        part = np.ascontiguousarray(ours[:, :, first : first + nbytes]).view(dtype)
+        return part.reshape(tiles, blocks, TILE_TOKENS).transpose(0, 2, 1).reshape(-1, blocks)[:n]
+
+    groups = ours[:, :, :256].reshape(tiles, blocks, 8, TILE_TOKENS, 4).view(np.int8)
+    ints = groups.transpose(0, 3, 1, 2, 4).reshape(tiles * TILE_TOKENS, blocks, 32)[:n]
+    np.testing.assert_array_equal(ints, q)
+    np.testing.assert_array_equal(by_token(TILE_D, 32, "f4"), d)
+    np.testing.assert_array_equal(by_token(TILE_E, 32, "f4"), e)
+    np.testing.assert_array_equal(by_token(TILE_E0, 32, "f4"), e_halves[..., 0])
+    np.testing.assert_array_equal(by_token(TILE_E1, 32, "f4"), e_halves[..., 1])
+    np.testing.assert_array_equal(by_token(TILE_NEG, 32, "i4"), -q.astype(np.int32).sum(axis=2))
+    assert TILE_NEG + 32 <= TILE_BLOCK
+
+
+def test_tiles_are_shared_out() -> None:
+    x = activations(40, 64, np.random.default_rng(5))
+    for n_threads in (2, 3, 5, 7):
+        np.testing.assert_array_equal(tiled(x, n_threads=n_threads), tiled(x))
+
+
+def test_halves_are_rounded_to_even() -> None:
+    """Each n + 1/2 of a block whose scale is 1, up to the largest."""
+    x = np.zeros((8, 32), dtype=np.float32)
+    x.ravel()[:] = np.arange(-128, 128) + 0.5
+    x[:, 31] = np.where(np.abs(x).max(axis=1) > 127, x[:, 31], 127.0)
+    x = np.clip(x, -127, 127)
+    q = records("super", x)[:, :32].view(np.int8)
+    np.testing.assert_array_equal(q, np.rint(x).astype(np.int8))
+    assert q[3, 30] == np.rint(x[3, 30])
+
+
+@pytest.mark.parametrize("kind", ["split", "super"])
+def test_zero_blocks_have_no_scale(kind: str) -> None:
+    x = np.zeros((2, RECORDS[kind].values), dtype=np.float32)
+    twin = split_twin if kind == "split" else super_twin
+    x[1, 40] = -2.54
+    written = twin(x).shape[2]
+    ours = records(kind, x)[:, :written]
+    assert ours.any(axis=1).tolist() == [False, True]
+    same_numbers(ours, twin(x))
+
+
+@pytest.mark.parametrize("kind", ["split", "super"])
+def test_blocks_are_shared_out(kind: str) -> None:
+    """Threads that write ranges of blocks leave the record that one thread writes."""
+    x = activations(2, 576, np.random.default_rng(6))
+    whole, units = records(kind, x), -(-576 // RECORDS[kind].values) * RECORDS[kind].values // 32
+    for n_threads in (2, 3, 5):
+        out = aligned(whole.shape, np.uint8, 0xAA)
+        for first, last in ranges(units, n_threads):
+            quantize(kind, x, out, 2, first=first, last=last)
+        np.testing.assert_array_equal(out, whole)
+
+
+def quantize(
+    kind: str, x: np.ndarray, out: np.ndarray, n: int, first: int = 0, last: int = 0, **more: object
+) -> None:
+    source = aligned(x.shape)
+    source[:] = x
+    step(
+        f"activations:{kind}",
+        X=source,
+        X_STRIDE=source.strides[0],
+        OUT=out,
+        OUT_STRIDE=out.strides[0],
+        FIRST=first,
+        LAST=last,
+        REAL=x.shape[1] // (1 if kind == "float" else 32),
+        **{"RUN": Run(n), "COUNT": COUNT_TOKENS, **more},
+    )
+
+
+@pytest.mark.parametrize("kind", sorted(RECORDS))
+def test_only_the_tokens_that_want_logits(kind: str) -> None:
+    x = activations(7, 256, np.random.default_rng(7))
+    whole = records(kind, x)
+    rows = [6, 0, 3]
+    last = 256 if kind == "float" else 8
+    out = aligned((4, whole.shape[1]), np.uint8, 0xAA)
+    for thread in (0, 1):
+        source = aligned(x.shape)
+        source[:] = x
+        step(
+            f"activations:{kind}",
+            thread,
+            2,
+            X=source,
+            X_STRIDE=source.strides[0],
+            OUT=out,
+            OUT_STRIDE=out.strides[0],
+            LAST=last,
+            REAL=last,
+            GATHER=1,
+            SPLIT=1,
+            RUN=Run(7, outputs=rows),
+            COUNT=COUNT_OUTPUTS,
+        )
+    np.testing.assert_array_equal(out[:3], whole[rows])
+    assert np.all(out[3] == 0xAA)
+
+
+@pytest.mark.parametrize("kind", ["split", "super"])
+def test_quantized_twice_holds_sixteen_bits(kind: str) -> None:
+    x = activations(3, 320, np.random.default_rng(8))
+    units = -(-320 // RECORDS[kind].values) * RECORDS[kind].values // 32
+    out = aligned((6, RECORDS[kind].size(320)), np.uint8, 0xAA)
+    quantize(kind, x, out, 3, last=units, TWICE=1)
+    np.testing.assert_array_equal(out[::2], records(kind, x))
+    q, d = quantize_blocks(x)
+    scale = np.abs(x).reshape(3, -1, 32).max(axis=2) / np.float32(127)
+    lost = (x.reshape(3, -1, 32).astype(np.float64) - q * scale[..., None].astype(np.float64)).astype(
+        np.float32
+    )
+    twin = (split_twin if kind == "split" else super_twin)(lost.reshape(3, -1))
+    same_numbers(out[1::2].reshape(3, -1, RECORDS[kind].nbytes)[:, :, : twin.shape[2]], twin)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", ["split", "super"])
+def test_bad_values_end_up_in_their_scale(kind: str, value: float) -> None:
+    x = activations(2, 256, np.random.default_rng(9))
+    clean = records(kind, x)
+    x[1, 77] = value
+    ours = records(kind, x)
+    np.testing.assert_array_equal(ours[0], clean[0])
+    at = {"split": slice(128, 160), "super": slice(256, 320)}[kind]
+    steps = ours[1].reshape(-1, RECORDS[kind].nbytes)[:, at].copy().view(np.float32)
+    others = clean[1].reshape(-1, RECORDS[kind].nbytes)[:, at].copy().view(np.float32)
+    bad = ~np.isfinite(steps)
+    assert 1 <= bad.sum() <= 2  # d and d times the sum
+    np.testing.assert_array_equal(steps[~bad], others[~bad])
