@@ -25,6 +25,8 @@ import typer
 from llmgen.errors import UsageError
 from llmgen.generation.params import Option, SamplingParams, option_table
 
+THREADS_VARIABLE = "LLMGEN_THREADS"
+
 _SHORT = {"max_tokens": "-n"}
 _METAVAR = {
     "stop": "TEXT",
@@ -65,7 +67,10 @@ def model_options(command: Callable[..., None]) -> Callable[..., None]:
             _parameter(
                 "n_ctx", int, "context length in tokens", "the model's, capped to memory", "-c", "--ctx"
             ),
-            _parameter("n_threads", int, "threads", "usable physical cores", "-t", "--threads"),
+            _parameter(
+                *("n_threads", int, "threads", "usable physical cores", "-t", "--threads"),
+                envvar=THREADS_VARIABLE,
+            ),
             _parameter("kv_type", str, "type of the KV cache: f32 or f16", "f16", "--kv-type"),
         ],
         lambda values: EngineOptions(**values),
@@ -168,11 +173,17 @@ def _id_or_text(text: str) -> int | str:
 
 
 def _parameter(
-    name: str, kind: Any, help: str, shown: str, *flags: str, metavar: str | None = None
+    name: str,
+    kind: Any,
+    help: str,
+    shown: str,
+    *flags: str,
+    metavar: str | None = None,
+    envvar: str | None = None,
 ) -> inspect.Parameter:
     """A keyword parameter as Typer reads it; None (or False) means that it was not given."""
     text = f"{help[:1].upper()}{help[1:]}" + (f" [default: {shown}]" if shown else "")
-    option = typer.Option(*flags, help=text, show_default=False, metavar=metavar)
+    option = typer.Option(*flags, help=text, show_default=False, metavar=metavar, envvar=envvar)
     annotation: Any = Annotated[kind if kind is bool else kind | None, option]
     default = False if kind is bool else None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -41,6 +41,8 @@ def test_what_options_change() -> None:
     assert told["context"].startswith("100 tokens (the model was made for 8192)")
     assert told["KV cache"].startswith("46.1 kB per token")
     assert told["threads"] == "3"
+    assert facts(llmgen("inspect", str(smollm2()), LLMGEN_THREADS="4").stdout)["threads"] == "4"
+    assert "LLMGEN_THREADS" in refused(llmgen("inspect", str(smollm2()), LLMGEN_THREADS="all"), code=2)
 
 
 def test_json_with_tensors() -> None:

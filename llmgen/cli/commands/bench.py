@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgen.cli.models import ModelArgument, model_path
+from llmgen.cli.options import THREADS_VARIABLE
 from llmgen.cli.output import print_json, size, table
 from llmgen.errors import UsageError
 
@@ -35,7 +36,11 @@ def command(
     threads: Annotated[
         str | None,
         typer.Option(
-            "-t", "--threads", metavar="N,...", help="Threads.", show_default="usable physical cores"
+            *("-t", "--threads"),
+            metavar="N,...",
+            help="Threads.",
+            show_default="usable physical cores",
+            envvar=THREADS_VARIABLE,
         ),
     ] = None,
     kv_type: Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llmgen import hub
 from llmgen.cli import exits
 from llmgen.cli.loading import has_template, open_llm
 from llmgen.cli.models import ModelArgument, model_path
@@ -50,15 +51,16 @@ def command(
         raise UsageError("--system needs the chat template that --raw leaves out; give one of them")
     if sampling.logprobs is not None and not json:
         raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
-    path = model_path(model)
-    template = not raw and has_template(path)
-    if system is not None and not template:
-        raise UsageError("--system needs a chat template, and this model has none; leave --system out")
+    hub.find(model)  # refuses before stdin is read, where model_path might also download
     text = _prompt(prompt, no_stdin, raw)
+    path = model_path(model)
+    if system is not None and not has_template(path):
+        raise UsageError("--system needs a chat template, and this model has none; leave --system out")
     with open_llm(path, engine) as llm:
-        stream = (
-            llm.stream_chat(_messages(system, text), sampling) if template else llm.stream(text, sampling)
-        )
+        if raw or llm.chat_template is None:
+            stream = llm.stream(text, sampling)
+        else:
+            stream = llm.stream_chat(_messages(system, text), sampling)
         if json:
             result = _consume(stream, lambda text: None)
             print_json(result.as_dict())
