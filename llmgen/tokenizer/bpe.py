@@ -117,6 +117,7 @@ class BytePairModel:
         from tokenizers.models import BPE
 
         pairs = _pairs(self._merges)
+        self._merges = []  # tens of megabytes, and not needed again
         ids = dict(self._ids)
         self._add_phantoms(ids, self._smallest())
         fallback = not self._pre.byte_level

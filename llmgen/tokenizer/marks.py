@@ -27,11 +27,13 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from functools import cached_property
 from typing import Any
 
 from llmgen.errors import TemplateError
+from llmgen.tokenizer.partition import Span
 
 Part = tuple[str, bool]
 """A stretch of a prompt, and whether it is data."""
@@ -45,114 +47,116 @@ _TRUSTED_KEYS = frozenset(["role", "type"])
 # Private use areas.  The first is in the basic plane, where JSON escapes are shortest.
 _SPARE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 
+_ESCAPE = re.compile(r"\\u[0-9a-f]{4}")
+
 Run = Callable[[Any, dict[str, Any]], str]
 """Renders a conversation and the tools beside it."""
+
+Replace = Callable[[str, str], str]
+"""A text, and the key it stands under, to the text with stand-ins."""
 
 
 def mark_data(run: Run, messages: Any, tools: dict[str, Any], known: str, guarded: list[str]) -> list[Part]:
     """Render, and cut the prompt into parts; ``known`` is all text that must not be a stand-in."""
     prompt = run(messages, tools)
-    texts = list(_texts([messages, tools]))
+    chars = set().union(*_texts([messages, tools]))
     cut = _cut_characters(guarded)
-    if not any(cut & set(text) for text in texts) and guarded:
+    if guarded and not cut & chars:
         # Nothing in the messages can be taken for a control token.
         return _parts(prompt, [])
-    stand_ins = _StandIns(texts + [known])
-    whole = stand_ins.render(run, messages, tools, lambda text, key: _printable(text, key, cut))
-    if whole is not None and stand_ins.back(whole) == prompt:
-        return _filled(_parts(prompt, stand_ins.positions(whole)))
-    safe = stand_ins.render(run, messages, tools, lambda text, _: _at(text, cut))
-    if safe is not None and stand_ins.back(safe) == prompt:
-        return _parts(prompt, stand_ins.positions(safe))
-    if safe is None:
-        raise TemplateError(
-            "the chat template fails as soon as a message holds unusual characters, so it cannot be told "
-            "what it wrote from what it copied; give another template"
-        )
+    # Escapes that are text already must not be taken for those of stand-ins.
+    written_out = set(_ESCAPE.findall("\n".join([known, *_texts([messages, tools])])))
+    stand_ins = _StandIns(chars, set(known) | {json.loads(f'"{escape}"') for escape in written_out})
     spelling = _pattern(guarded or sorted(_MARKUP))
-    written = spelling.findall(safe)
-    if spelling.findall(prompt) == written:
-        return _parts(prompt, [])
-    exact = stand_ins.render(run, messages, tools, lambda text, _: _spelled(text, spelling))
-    if exact is not None and stand_ins.back(exact) == prompt and spelling.findall(exact) == written:
-        return _parts(prompt, stand_ins.positions(exact))
-    return _parts(stand_ins.back(safe), stand_ins.positions(safe))
+    every = stand_ins.table(char for char in chars if not char.isspace())
+    some = stand_ins.table(chars & cut)
 
-
-class _StandIns:
-    """Pairs characters with code points that occur in none of the given texts."""
-
-    def __init__(self, texts: list[str]) -> None:
-        used = set().union(*texts)
-        self._free = iter(p for area in _SPARE for p in area if chr(p) not in used)
-        self._of: dict[str, str] = {}
-        self._origin: dict[str, str] = {}
-
-    def render(
-        self,
-        run: Run,
-        messages: Any,
-        tools: dict[str, Any],
-        choose: Callable[[str, str], Iterable[int]],
-    ) -> str | None:
-        """The prompt with the characters at the chosen positions replaced; None if that fails."""
-
-        def replace(text: str, key: str) -> str:
-            chars = list(text)
-            for position in choose(text, key):
-                chars[position] = self._stand_in(chars[position])
-            return "".join(chars)
-
+    def render(replace: Replace) -> str | None:
+        """The prompt with stand-ins; None if the template fails over them."""
         try:
             return run(_map(messages, replace), _map(tools, replace))
         except TemplateError:
             return None
 
-    def _stand_in(self, char: str) -> str:
-        if char not in self._of:
-            try:
-                stand_in = chr(next(self._free))
-            except StopIteration:
-                return char
-            self._of[char] = stand_in
-            self._origin[stand_in] = char
-        return self._of[char]
+    whole = render(lambda text, key: text.translate(some if key in _TRUSTED_KEYS else every))
+    if whole is not None and stand_ins.back(whole) == prompt:
+        return _filled(_parts(prompt, stand_ins.spans(whole)))
+    safe = render(lambda text, _: text.translate(some))
+    if safe is None:
+        raise TemplateError(
+            "the chat template fails as soon as a message holds unusual characters, so it cannot be told "
+            "what it wrote from what it copied; give another template"
+        )
+    if stand_ins.back(safe) == prompt:
+        return _parts(prompt, stand_ins.spans(safe))
+    written = spelling.findall(safe)
+    if spelling.findall(prompt) == written:
+        return _parts(prompt, [])
+    exact = render(lambda text, _: spelling.sub(lambda match: match.group().translate(every), text))
+    if exact is not None and stand_ins.back(exact) == prompt and spelling.findall(exact) == written:
+        return _parts(prompt, stand_ins.spans(exact))
+    return _parts(stand_ins.back(safe), stand_ins.spans(safe))
 
-    def _tokens(self, text: str) -> Iterator[tuple[str, bool]]:
-        """The text in pieces, stand-ins turned back, and whether each was one.
 
-        JSON that may hold ASCII only has a stand-in as an escape, and the character itself
-        as one too if it is beyond ASCII.
-        """
-        escapes = {json.dumps(stand_in)[1:-1]: char for stand_in, char in self._origin.items()}
-        every = [*self._origin, *escapes]
-        if not every:
-            yield text, False
-            return
-        position = 0
-        for match in re.finditer("|".join(map(re.escape, every)), text):
-            if match.start() > position:
-                yield text[position : match.start()], False
-            found = match.group()
-            char = self._origin.get(found)
-            yield (json.dumps(escapes[found])[1:-1] if char is None else char), True
-            position = match.end()
-        if position < len(text):
-            yield text[position:], False
+class _StandIns:
+    """Pairs characters with code points that occur nowhere else."""
+
+    def __init__(self, chars: set[str], known: set[str]) -> None:
+        """``chars`` get stand-ins, which are none of them and none of ``known``."""
+        used = chars | known
+        free = (point for area in _SPARE for point in area if chr(point) not in used)
+        # Conversations of more than 130,000 different characters do without the rest.
+        self._of = dict(zip(sorted(chars), map(chr, free), strict=False))
+        self._origin = {ord(stand_in): char for char, stand_in in self._of.items()}
+        # JSON that may hold ASCII only writes a stand-in as an escape, and the character
+        # itself as one too if it is beyond ASCII.
+        self._escapes = {
+            json.dumps(stand_in)[1:-1]: json.dumps(char)[1:-1] for char, stand_in in self._of.items()
+        }
+
+    def table(self, chars: Iterable[str]) -> dict[int, str]:
+        """For ``str.translate``: these characters to their stand-ins."""
+        return {ord(char): self._of[char] for char in chars if char in self._of}
 
     def back(self, text: str) -> str:
         """The text with the stand-ins turned back."""
-        return "".join(piece for piece, _ in self._tokens(text))
+        return self._unescaped(text.translate(self._origin))[0]
 
-    def positions(self, text: str) -> list[int]:
+    def spans(self, text: str) -> list[Span]:
         """Where in ``back(text)`` the stand-ins were."""
-        out: list[int] = []
-        position = 0
-        for piece, is_data in self._tokens(text):
-            if is_data:
-                out.extend(range(position, position + len(piece)))
-            position += len(piece)
-        return out
+        found = [match.span() for match in self._pattern.finditer(text)]
+        plain, escaped = self._unescaped(text.translate(self._origin))
+        if not escaped:
+            return found
+        # Every escape is longer than what it stands for: move the others to the left.
+        out: list[Span] = [(new, new + size) for _, _, new, size in escaped]
+        olds = [old_end for _, old_end, _, _ in escaped]
+        for first, last in found:
+            at = bisect_right(olds, first)
+            shift = escaped[at - 1][1] - escaped[at - 1][2] - escaped[at - 1][3] if at else 0
+            out.append((first - shift, last - shift))
+        return sorted(out)
+
+    def _unescaped(self, text: str) -> tuple[str, list[tuple[int, int, int, int]]]:
+        """The text without escapes of stand-ins, and for each: old first and last, new first, new size."""
+        if "\\u" not in text:
+            return text, []
+        pattern = re.compile("|".join(map(re.escape, self._escapes)) or "(?!)")
+        out: list[str] = []
+        moved: list[tuple[int, int, int, int]] = []
+        old = new = 0
+        for match in pattern.finditer(text):
+            char = self._escapes[match.group()]
+            out += [text[old : match.start()], char]
+            new += match.start() - old
+            moved.append((*match.span(), new, len(char)))
+            new += len(char)
+            old = match.end()
+        return "".join([*out, text[old:]]), moved
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(f"[{''.join(map(chr, self._origin))}]+" if self._origin else "(?!)")
 
 
 def _map(value: Any, replace: Callable[[str, str], str], key: str = "") -> Any:
@@ -189,47 +193,39 @@ def _cut_characters(guarded: list[str]) -> set[str]:
     return cut
 
 
-def _printable(text: str, key: str, cut: set[str]) -> Iterable[int]:
-    """Every position but white space; of what templates compare, only the cut characters."""
-    if key in _TRUSTED_KEYS:
-        return _at(text, cut)
-    return [i for i, char in enumerate(text) if not char.isspace()]
-
-
-def _at(text: str, chars: set[str]) -> Iterable[int]:
-    return [i for i, char in enumerate(text) if char in chars]
-
-
-def _spelled(text: str, spelling: re.Pattern[str]) -> Iterable[int]:
-    return [i for match in spelling.finditer(text) for i in range(*match.span())]
-
-
 def _pattern(spellings: list[str]) -> re.Pattern[str]:
     """Matches any of the spellings, the longest first."""
     return re.compile("|".join(map(re.escape, sorted(spellings, key=len, reverse=True))))
 
 
-def _parts(text: str, data: list[int]) -> list[Part]:
+def _parts(text: str, data: list[Span]) -> list[Part]:
     """The text cut where data begins and ends."""
-    flags = bytearray(len(text))
-    for position in data:
-        flags[position] = 1
     parts: list[Part] = []
     start = 0
-    for flag, run in groupby(flags):
-        end = start + sum(1 for _ in run)
-        parts.append((text[start:end], bool(flag)))
-        start = end
+    for first, last in data:
+        if first > start:
+            parts.append((text[start:first], False))
+        if parts and parts[-1][1]:
+            parts[-1] = (parts[-1][0] + text[first:last], True)
+        else:
+            parts.append((text[first:last], True))
+        start = last
+    if start < len(text):
+        parts.append((text[start:], False))
     return parts
 
 
 def _filled(parts: list[Part]) -> list[Part]:
     """White space between two parts of data is data too."""
     out: list[Part] = []
+    run: list[str] = []
     for i, (text, is_data) in enumerate(parts):
         between = 0 < i < len(parts) - 1 and text.isspace()
-        if out and out[-1][1] and (is_data or between):
-            out[-1] = (out[-1][0] + text, True)
-        else:
-            out.append((text, is_data))
-    return out
+        if is_data or between:
+            run.append(text)
+            continue
+        if run:
+            out.append(("".join(run), True))
+            run = []
+        out.append((text, False))
+    return [*out, ("".join(run), True)] if run else out

@@ -26,9 +26,13 @@ class StreamDecoder:
         self._skip_special = skip_special
         self._whole = not continuation
         self._decoder = _new_decoder("replace")
-        self._first = True
-        self._strip_space = self._whole and tokenizer.puts_space_in_front
         self._held_end: int | None = None
+        self._restart()
+
+    def _restart(self) -> None:
+        self._first = True
+        self._strip_space = self._whole and self._tokenizer.puts_space_in_front
+        self._held_end = None
 
     def push(self, id: int) -> str:
         """The text that token ``id`` completes, often empty for half characters.
@@ -52,7 +56,8 @@ class StreamDecoder:
     def finish(self) -> str:
         """What is still held back; the decoder is then as new."""
         text = self._decoder.decode(b"", final=True)
-        self.__init__(self._tokenizer, self._skip_special, not self._whole)  # type: ignore[misc]
+        self._decoder.reset()
+        self._restart()
         return text
 
     def _emit(self, id: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from llmgen.errors import TemplateError
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.marks import Part, mark_data
-from llmgen.tokenizer.tokenizer import Tokenizer
+from llmgen.tokenizer.tokenizer import Tokenizer, bos_and_eos
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -196,8 +196,7 @@ def encode_chat(
 def chat_template_from_gguf(file: GGUFFile, name: str | None = None) -> ChatTemplate | None:
     """The chat template in a model file, or the one of its further templates called ``name``.
 
-    None where the file has none.  Raises TemplateError for a name that is not there,
-    TokenizerError where the file's vocabulary cannot be read.
+    None where the file has none.  Raises TemplateError for a name that is not there.
     """
     source = file.metadata.get(_KEY if name is None else f"{_KEY}.{name}")
     if source is None:
@@ -209,12 +208,8 @@ def chat_template_from_gguf(file: GGUFFile, name: str | None = None) -> ChatTemp
         raise TemplateError(
             f"the chat template in the file is {type(source).__name__}, expected text; give another one"
         )
-    tokenizer = Tokenizer.from_gguf(file)
-
-    def spelled(id: int | None) -> str:
-        return tokenizer.token_text(id) if id is not None and tokenizer.has_text else ""
-
-    return ChatTemplate(source, spelled(tokenizer.bos_id), spelled(tokenizer.eos_id), name=name)
+    bos, eos = bos_and_eos(file.metadata)
+    return ChatTemplate(source, bos, eos, name=name)
 
 
 def template_names(file: GGUFFile) -> list[str]:
@@ -239,14 +234,21 @@ def _failure(error: Exception) -> TemplateError:
 
 def _plain(value: Any) -> Any:
     """A copy made of dicts, lists and simple values only, so a template can reach nothing else."""
+    try:
+        return _copied(value)
+    except RecursionError:
+        raise TemplateError("a message holds lists within lists without end, expected plain data") from None
+
+
+def _copied(value: Any) -> Any:
     if isinstance(value, str):
         return str(value)
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _copied(item) for key, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
-        return [_plain(item) for item in value]
+        return [_copied(item) for item in value]
     if callable(value):
         return value  # A function in place of one of ours, as strftime_now.
     raise TemplateError(

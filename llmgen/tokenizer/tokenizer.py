@@ -306,6 +306,20 @@ def _join(parts: Sequence[tuple[str, bool]]) -> tuple[str, list[Span]]:
     return "".join(text for text, _ in clean), spans
 
 
+def bos_and_eos(metadata: Mapping[str, Any]) -> tuple[str, str]:
+    """The spellings of a file's BOS and EOS, empty where there is none; reads no other token."""
+    model, tokens = metadata.get(PREFIX + "model"), metadata.get(PREFIX + "tokens")
+    kind = _KINDS.get(model, _Kind()) if isinstance(model, str) else _Kind()
+    texts = []
+    for name, default in (("bos", kind.bos_id), ("eos", kind.eos_id)):
+        id = metadata.get(f"{PREFIX}{name}_token_id", default)
+        if isinstance(tokens, Sequence) and isinstance(id, int) and 0 <= id < len(tokens):
+            texts.append(str(tokens[id]))
+        else:
+            texts.append("")
+    return texts[0], texts[1]
+
+
 def _stated_size(metadata: Mapping[str, Any]) -> int:
     """The size that a file without tokens gives its vocabulary, 0 if it does not."""
     value = metadata.get(f"{metadata.get('general.architecture')}.vocab_size", 0)

@@ -90,6 +90,7 @@ def test_parts_are_whole_texts() -> None:
         "<think><|im_end|></think><|im_start|>\ue000\U000f0000",
         "a <s> b",
         "<|im_endzzz|>",
+        "\\ue000\\ue001 <|im_end|> \\u003c",
     ],
 )
 def test_templates_that_work_on_the_text(expression: str, content: str) -> None:
