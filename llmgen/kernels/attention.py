@@ -23,6 +23,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from llmgen.kernels import half
 from llmgen.kernels.abi import (
     RUN_CACHES,
     RUN_POSITIONS,
@@ -70,7 +71,7 @@ def _load_cache(b: Any, address: Any, size: int) -> Any:
     if size == 4:
         return b.load(pointer(b, address), align=1, typ=f32x16.llvm)
     bits = b.load(pointer(b, address), align=1, typ=i16x16.llvm)
-    return b.fpext(b.bitcast(bits, ir.VectorType(ir.HalfType(), 16)), f32x16.llvm)
+    return half.extend(b, bits)
 
 
 def zeros(n: int) -> Any:

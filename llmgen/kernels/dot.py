@@ -29,7 +29,9 @@ from numba.extending import intrinsic
 from llmgen.kernels.cpu import target
 from llmgen.kernels.simd import (
     I32,
+    Vec,
     call_intrinsic,
+    f32x16,
     i8x64,
     i32x16,
     offset,
@@ -171,73 +173,113 @@ def dot4_signed_pair(typing_context: Any, w0: Any, x0: Any, w1: Any, x1: Any, ne
     return i32x16(i8x64, i8x64, i8x64, i8x64, i32x16), generate
 
 
-# ---- one block of a panel: 16 rows times TOKENS tokens ------------------------------
+# ---- a panel: 16 rows times TOKENS tokens ----------------------------------------------
 
 TOKENS = 8 if WIDTH == 64 else 4
 """Tokens that one pass of the panel kernel takes: as many as the registers hold."""
+REGISTERS = 64 // WIDTH
+"""Registers that hold one group of four weights of all 16 rows."""
 
 
-def _broadcast(b: Any, address: Any) -> Any:
-    """4 bytes of one token in every lane of a register."""
-    value = b.load(pointer(b, address), align=4, typ=I32)
-    return b.bitcast(splat_value(b, value, _vector(32, WIDTH // 4)), _vector(8, WIDTH))
+def _register(elem: str) -> Vec:
+    return Vec(elem, WIDTH * 8 // {"i8": 8, "i16": 16, "i32": 32}[elem])
 
 
-def emit_panel_dots(b: Any, weights: Any, x: Any, groups: int, bits: int, negative_sums: Any) -> list[Any]:
-    """TOKENS times i32x16 (the rows): dots over ``groups`` groups of four weights.
+class PanelDots:
+    """The running sums of a pass over a panel, for weights of ``bits`` bits (8: signed).
 
-    weights: address of [groups][16 rows][4] bytes; x: address of [groups][8 tokens][4]
-    int8; bits: 4, 5, 6 (unsigned) or 8 (signed); negative_sums: address of minus
-    the sum of x over the block, int32 [tokens], for signed weights.
+    ``start(negative_sums)`` begins a block, ``add(sums, weights, x)`` takes in one group of
+    four weights of each row, ``total(totals, sums)`` adds what was summed up to 32-bit
+    totals.  ``groups`` groups may be taken in between start and total.
+
+    weights: address of [16 rows][4] bytes; x: address of [8 tokens][4] int8;
+    negative_sums: address of minus the sums of the block's x, int32 [8 tokens].
     """
-    registers = 64 // WIDTH
+
+    def __init__(self, bits: int) -> None:
+        self.groups = 8 if NATIVE else ADDS.get(bits, 8)
+        short = not NATIVE and bits != 8
+        n = TOKENS * REGISTERS
+        sums = types.UniTuple(_register("i16" if short else "i32"), n)
+        self.totals = types.UniTuple(_register("i32"), n)
+        self.start, self.add = _panel_start(sums, bits), _panel_add(sums, bits)
+        self.total = _panel_total(sums, self.totals)
+        self.zero = _panel_start(self.totals, 0)
+
+
+def _panel_start(sums: Any, bits: int) -> Any:
+    vector = sums.dtype.llvm
+
+    @intrinsic
+    def start(typing_context: Any, negative_sums: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            values = [ir.Constant(vector, [0] * vector.count)] * sums.count
+            if NATIVE and bits == 8:
+                for t in range(TOKENS):
+                    value = b.load(pointer(b, offset(b, args[0], 4 * t)), align=4, typ=I32)
+                    filled = splat_value(b, b.shl(value, ir.Constant(I32, 7)), vector)
+                    values[t * REGISTERS : (t + 1) * REGISTERS] = [filled] * REGISTERS
+            return context.make_tuple(b, sums, values)
+
+        return sums(types.intp), generate
+
+    return start
+
+
+def _panel_add(sums: Any, bits: int) -> Any:
     vector = _vector(8, WIDTH)
-    sums: list[list[Any]] = [[] for _ in range(TOKENS)]
-    shorts: list[list[list[Any]]] = [[[] for _ in range(registers)] for _ in range(TOKENS)]
+
+    @intrinsic
+    def add(typing_context: Any, acc: Any, weights: Any, x: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            packed, w_at, x_at = args
+            w = [b.load(pointer(b, offset(b, w_at, WIDTH * r)), align=1, typ=vector) for r in range(REGISTERS)]
+            if NATIVE and bits == 8:
+                w = [b.xor(v, _constant(8, WIDTH, -128)) for v in w]
+            out = []
+            for t in range(TOKENS):
+                value = b.load(pointer(b, offset(b, x_at, 4 * t)), align=4, typ=I32)
+                xb = b.bitcast(splat_value(b, value, _vector(32, WIDTH // 4)), vector)
+                for r in range(REGISTERS):
+                    out.append(_panel_sum(b, b.extract_value(packed, t * REGISTERS + r), w[r], xb, bits))
+            return context.make_tuple(b, sums, out)
+
+        return sums(sums, types.intp, types.intp), generate
+
+    return add
+
+
+def _panel_sum(b: Any, acc: Any, w: Any, x: Any, bits: int) -> Any:
     if NATIVE:
-        for t in range(TOKENS):
-            start = _constant(32, WIDTH // 4, 0)
-            if bits == 8:
-                value = b.load(pointer(b, offset(b, negative_sums, 4 * t)), align=4, typ=I32)
-                start = splat_value(b, b.shl(value, ir.Constant(I32, 7)), _vector(32, WIDTH // 4))
-            sums[t] = [start] * registers
-    for g in range(groups):
-        w = [b.load(pointer(b, offset(b, weights, 64 * g + WIDTH * r)), align=1, typ=vector) for r in range(registers)]
-        if NATIVE and bits == 8:
-            w = [b.xor(v, _constant(8, WIDTH, -128)) for v in w]
-        for t in range(TOKENS):
-            xb = _broadcast(b, offset(b, x, 32 * g + 4 * t))
-            for r in range(registers):
-                if NATIVE:
-                    sums[t][r] = _accumulate(b, sums[t][r], w[r], xb)
-                else:
-                    _add_short(b, shorts[t][r], sums[t], r, w[r], xb, bits, g)
-    for t in range(TOKENS):
-        for r in range(registers):
-            if shorts[t][r]:
-                _widen(b, shorts[t][r], sums[t], r)
-    return [_join(b, s) for s in sums]
+        return _accumulate(b, acc, w, x)
+    if bits == 8:
+        return b.add(acc, _pairs_to_i32(b, _pairs_to_i16(b, *_abs_and_signed(b, w, x))))
+    return b.add(acc, _pairs_to_i16(b, w, x))
 
 
-def _add_short(b: Any, run: list[Any], sums: list[Any], r: int, w: Any, x: Any, bits: int, g: int) -> None:
-    """Add one product to the 16-bit sum ``run`` (a list of at most one value), widening it when it is full."""
-    product = _pairs_to_i16(b, *_abs_and_signed(b, w, x)) if bits == 8 else _pairs_to_i16(b, w, x)
-    run[:] = [b.add(run[0], product)] if run else [product]
-    if (g + 1) % ADDS.get(bits, 1) == 0:
-        _widen(b, run, sums, r)
+def _panel_total(sums: Any, totals: Any) -> Any:
+    widen = sums != totals
+
+    @intrinsic
+    def total(typing_context: Any, before: Any, acc: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            out = []
+            for i in range(totals.count):
+                value = b.extract_value(args[1], i)
+                value = _pairs_to_i32(b, value) if widen else value
+                out.append(b.add(b.extract_value(args[0], i), value))
+            return context.make_tuple(b, totals, out)
+
+        return totals(totals, sums), generate
+
+    return total
 
 
-def _widen(b: Any, run: list[Any], sums: list[Any], r: int) -> None:
-    wide = _pairs_to_i32(b, run[0])
-    run.clear()
-    if len(sums) > r:
-        sums[r] = b.add(sums[r], wide)
-    else:
-        sums.append(wide)
+def joined(b: Any, packed: Any, t: int) -> Any:
+    """The totals of one token over the 16 rows, i32x16."""
+    return _join(b, [b.extract_value(packed, t * REGISTERS + r) for r in range(REGISTERS)])
 
 
 def tile_type() -> types.Type:
-    """The accumulators of a pass: TOKENS times f32x16."""
-    from llmgen.kernels.simd import f32x16
-
+    """The results of a pass: TOKENS times f32x16."""
     return types.UniTuple(f32x16, TOKENS)

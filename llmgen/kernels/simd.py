@@ -21,6 +21,8 @@ from numba.core.datamodel import models
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, register_model
 
+from llmgen.kernels import half
+
 _ELEMENTS = {
     "f32": ir.FloatType(),
     "i64": ir.IntType(64),
@@ -189,13 +191,15 @@ def scalar_loader(memory: Any, result: Any, widen: str | None = None, to: Any = 
     return unary(types.intp, result, emit)
 
 
-def scalar_storer(value_type: Any, memory: Any, narrow: str | None = None) -> Any:
+def scalar_storer(value_type: Any, memory: Any, narrow: str | Callable[[Any, Any], Any] | None = None) -> Any:
     """``store(address, value)`` of one scalar, narrowed to LLVM type ``memory``."""
 
     @intrinsic
     def store(typing_context: Any, address: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            out = getattr(builder, narrow)(args[1], memory) if narrow else args[1]
+            out = args[1]
+            if narrow:
+                out = getattr(builder, narrow)(out, memory) if isinstance(narrow, str) else narrow(builder, out)
             builder.store(out, pointer(builder, args[0]), align=1)
             return context.get_dummy_value()
 
@@ -213,7 +217,9 @@ store_i32x4, store_i32x8, store_i32x16 = storer(i32x4), storer(i32x8), storer(i3
 store_i16x16 = storer(i16x16)
 store_i8x16, store_i8x32, store_i8x64 = storer(i8x16), storer(i8x32), storer(i8x64)
 
-load_f16 = scalar_loader(ir.HalfType(), types.float32, "fpext", ir.FloatType())
+load_f16 = unary(
+    types.intp, types.float32, lambda b, a: half.extend(b, b.load(pointer(b, a), align=1, typ=ir.IntType(16)))
+)
 load_f32 = scalar_loader(ir.FloatType(), types.float32)
 load_f64 = scalar_loader(ir.DoubleType(), types.float64)
 load_i64 = scalar_loader(I64, types.int64)
@@ -222,7 +228,7 @@ load_u32 = scalar_loader(I32, types.int64, "zext")
 load_u16 = scalar_loader(ir.IntType(16), types.int64, "zext")
 load_u8 = scalar_loader(ir.IntType(8), types.int64, "zext")
 load_s8 = scalar_loader(ir.IntType(8), types.int64, "sext")
-store_f16 = scalar_storer(types.float32, ir.HalfType(), "fptrunc")
+store_f16 = scalar_storer(types.float32, ir.IntType(16), half.narrow)
 store_f32 = scalar_storer(types.float32, ir.FloatType())
 store_i64 = scalar_storer(types.int64, I64)
 store_i32 = scalar_storer(types.int64, I32, "trunc")
@@ -297,15 +303,9 @@ float_bits = cast(f32x16, i32x16, "bitcast")
 bits_float = cast(i32x16, f32x16, "bitcast")
 
 
-def _half_to_float(n: int) -> Callable[[Any, Any], Any]:
-    return lambda b, v: b.fpext(b.bitcast(v, ir.VectorType(ir.HalfType(), n)), ir.VectorType(ir.FloatType(), n))
-
-
-half_to_f32x16 = unary(i16x16, f32x16, _half_to_float(16))
-half_to_f32x8 = unary(i16x8, f32x8, _half_to_float(8))
-to_half = unary(
-    f32x16, i16x16, lambda b, v: b.bitcast(b.fptrunc(v, ir.VectorType(ir.HalfType(), 16)), i16x16.llvm)
-)
+half_to_f32x16 = unary(i16x16, f32x16, half.extend)
+half_to_f32x8 = unary(i16x8, f32x8, half.extend)
+to_half = unary(f32x16, i16x16, half.narrow)
 # a bfloat16 is the upper half of a float32
 bfloat_to_f32x16 = unary(
     i16x16, f32x16, lambda b, v: b.bitcast(b.shl(b.zext(v, i32x16.llvm), ir.Constant(i32x16.llvm, [16] * 16)), f32x16.llvm)

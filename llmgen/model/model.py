@@ -222,13 +222,13 @@ class Model:
             table.fill(length)
 
     def _run(self, program: _Program, n_tokens: int) -> None:
-        n_threads = program.pace.choose()
+        n_threads = program.pace.choose(n_tokens)
         table, nbytes, steps = program.table(n_threads, self._workspace, self._library)
         start, cpu = time.perf_counter(), time.thread_time()
         if not self._team.run(table, nbytes, steps, n_threads):
             raise Interrupted("the computation was stopped")
         wall, used = time.perf_counter() - start, time.thread_time() - cpu
-        program.pace.report(wall / n_tokens, wall - used, self._team.long_waits(), wall)
+        program.pace.report(n_threads, n_tokens, wall, wall - used, self._team.long_waits())
 
     def _logits(self, program: _Program, n: int) -> np.ndarray:
         """The logits of the last run, float32 [n, n_vocab], in place."""

@@ -436,7 +436,7 @@ class PromptRecorder(Recorder):
         scratch = self.scratch(-(-w.n_cols // 32) * kernels.panel_bytes + 64)
         first, last = share(-(-w.n_rows // PANEL_ROWS), 1)
         args = [w.address, w.row_bytes, Each(first), Each(last), w.tail_row, w.tail_address, tiles, blocks]
-        args += [out, out.stride, scratch, 0, self.run, w.n_rows, x.stride]
+        args += [out, out.stride, scratch, 0, self.run, w.n_rows, x.stride, kernels.groups]
         accesses = [(tiles, EVERYTHING, False), (out, out.partition, True), (scratch, EVERYTHING, True)]
         self.emit(kernels.panel, args, accesses)
 

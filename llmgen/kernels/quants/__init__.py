@@ -20,6 +20,7 @@ class QuantKernels:
     step: int  # weights that the matrix-vector kernel takes at once
     block: int  # weights of one block in the file
     panel_bytes: int  # bytes of a panel of 16 rows, per 32 weights
+    groups: int  # groups of four weights that the panel kernel's inner loop takes, see panel.block_step
     overread: int  # bytes that the kernels may read behind the last block of a row
 
     @property
@@ -40,17 +41,17 @@ _SCALED = 8 * 64 + 2 * 64  # 8 groups of four weights for 16 rows, a scale and a
 TABLE = {
     kernels.key: kernels
     for kernels in (
-        QuantKernels("f32", "float", 64, 1, 32 * 64, 256),
-        QuantKernels("f16", "float", 64, 1, 32 * 64, 128),
-        QuantKernels("bf16", "float", 64, 1, 32 * 64, 128),
-        QuantKernels("q4_0", "split", 128, 32, _SCALED, 64),
-        QuantKernels("q4_1", "split", 128, 32, _SCALED, 64),
-        QuantKernels("q5_0", "split", 128, 32, _SCALED, 80),
-        QuantKernels("q5_1", "split", 128, 32, _SCALED, 80),
-        QuantKernels("q8_0", "split", 128, 32, _SCALED, 128),
-        QuantKernels("q4_k", "super", 256, 256, _SCALED, 16),
-        QuantKernels("q5_k", "super", 256, 256, _SCALED, 16),
-        QuantKernels("q6_k", "super", 256, 256, _SCALED + 128, 16),
+        QuantKernels("f32", "float", 64, 1, 32 * 64, 1, 256),
+        QuantKernels("f16", "float", 64, 1, 32 * 64, 1, 128),
+        QuantKernels("bf16", "float", 64, 1, 32 * 64, 1, 128),
+        QuantKernels("q4_0", "split", 128, 32, _SCALED, 8, 64),
+        QuantKernels("q4_1", "split", 128, 32, _SCALED, 8, 64),
+        QuantKernels("q5_0", "split", 128, 32, _SCALED, 4, 80),
+        QuantKernels("q5_1", "split", 128, 32, _SCALED, 4, 80),
+        QuantKernels("q8_0", "split", 128, 32, _SCALED, 8, 128),
+        QuantKernels("q4_k", "super", 256, 256, _SCALED, 8, 16),
+        QuantKernels("q5_k", "super", 256, 256, _SCALED, 4, 16),
+        QuantKernels("q6_k", "super", 256, 256, _SCALED + 128, 2, 16),
     )
 }
 """By the lower-case name of the ggml type."""

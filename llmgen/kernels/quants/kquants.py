@@ -17,6 +17,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 
+from llmgen.kernels import half
 from llmgen.kernels.abi import inline
 from llmgen.kernels.dot import dot4
 from llmgen.kernels.quants.legacy import high_nibbles, low_nibbles
@@ -89,9 +90,9 @@ def _scales(b: Any, p: Any) -> Any:
     two = ir.VectorType(I64, 2)
     both = b.insert_element(b.insert_element(undefined(two), first, ir.Constant(I32, 0)), second, ir.Constant(I32, 1))
     scales = b.uitofp(b.zext(b.bitcast(both, i8x16.llvm), i32x16.llvm), f32x16.llvm)
-    halves = ir.VectorType(ir.HalfType(), 2)
+    halves = ir.VectorType(ir.IntType(16), 2)
     d = b.bitcast(b.load(pointer(b, p), align=1, typ=I32), halves)
-    d = b.fpext(permute(b, d, ([0] * 4 + [1] * 4) * 2), f32x16.llvm)
+    d = half.extend(b, permute(b, d, ([0] * 4 + [1] * 4) * 2))
     return b.fmul(scales, d)
 
 

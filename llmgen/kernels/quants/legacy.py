@@ -22,6 +22,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 
+from llmgen.kernels import half
 from llmgen.kernels.abi import inline
 from llmgen.kernels.dot import dot4_pair, dot4_signed_pair
 from llmgen.kernels.simd import (
@@ -93,7 +94,7 @@ def four_scales(stride: int, has_offset: bool) -> Any:
         for i in range(4):
             word = b.load(pointer(b, offset(b, p, i * stride)), align=1, typ=I32)
             value = b.insert_element(value, word, ir.Constant(I32, i))
-        scales = b.fpext(b.bitcast(value, ir.VectorType(ir.HalfType(), 8)), f32x8.llvm)
+        scales = half.extend(b, b.bitcast(value, ir.VectorType(ir.IntType(16), 8)))
         return scales if has_offset else permute(b, scales, [0, 0, 2, 2, 4, 4, 6, 6])
 
     return unary(types.intp, f32x8, emit)

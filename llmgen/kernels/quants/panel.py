@@ -15,7 +15,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from llmgen.kernels.abi import RUN_TOKENS, arg, inline, run_field, step
-from llmgen.kernels.dot import TOKENS, emit_panel_dots, tile_type
+from llmgen.kernels.dot import NATIVE, TOKENS, PanelDots, joined, tile_type
 from llmgen.kernels.layout import PANEL_ROWS, TILE_BLOCK, TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG, TILE_TOKENS
 from llmgen.kernels.quants import TABLE, floats, kquants, legacy
 from llmgen.kernels.simd import (
@@ -44,57 +44,94 @@ def zero_tile(typing_context: Any) -> Any:
     return _TILE(), generate
 
 
-def block_step(bits: int, has_min: bool, halves: bool) -> Any:
-    """``step(f, weights, x)``: add one block of 32 weights to the TOKENS sums f.
+def scale_step(totals: Any, has_min: bool) -> Any:
+    """``step(f, totals, d, m, dx, e)``: f[t] += d * totals[t] * dx[t] + m * e[t].
 
-    f[t] += d * (dot * dx[t]) + m * e[t], where d and m are vectors over the rows and
-    dx and e belong to the token; with ``halves`` every 16 weights have their own d, m.
+    d, m: addresses of f32 [16 rows]; dx, e: addresses of f32 [tokens].
     """
 
-    def add_scaled(b: Any, sums: list[Any], dots: list[Any], d: Any, m: Any, dx: Any, e: Any) -> None:
-        scale = b.load(pointer(b, d), align=64, typ=f32x16.llvm)
-        low = b.load(pointer(b, m), align=64, typ=f32x16.llvm) if m is not None else None
-        for t in range(TOKENS):
-            token = splat_value(b, b.load(pointer(b, offset(b, dx, 4 * t)), align=4, typ=ir.FloatType()), f32x16.llvm)
-            product = b.fmul(b.sitofp(dots[t], f32x16.llvm), scale)
-            sums[t] = call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [product, token, sums[t]])
-            if low is not None:
-                e_t = splat_value(b, b.load(pointer(b, offset(b, e, 4 * t)), align=4, typ=ir.FloatType()), f32x16.llvm)
-                sums[t] = call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [low, e_t, sums[t]])
-
     @intrinsic
-    def function(typing_context: Any, f: Any, weights: Any, x: Any) -> Any:
+    def function(typing_context: Any, f: Any, dots: Any, d: Any, m: Any, dx: Any, e: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            packed, w, xt = args
-            sums = [b.extract_value(packed, t) for t in range(TOKENS)]
-            negative = offset(b, xt, TILE_NEG)
-            dx = offset(b, xt, TILE_D)
-            if halves:
-                for half, e in ((0, TILE_E0), (1, TILE_E1)):
-                    dots = emit_panel_dots(b, offset(b, w, 256 * half), offset(b, xt, 128 * half), 4, bits, negative)
-                    scale, low = offset(b, w, 512 + 128 * half), offset(b, w, 576 + 128 * half)
-                    add_scaled(b, sums, dots, scale, low, dx, offset(b, xt, e))
-            else:
-                dots = emit_panel_dots(b, w, xt, 8, bits, negative)
-                low = offset(b, w, 576) if has_min else None
-                add_scaled(b, sums, dots, offset(b, w, 512), low, dx, offset(b, xt, TILE_E))
+            packed, packed_dots, d_at, m_at, dx_at, e_at = args
+            scale = b.load(pointer(b, d_at), align=64, typ=f32x16.llvm)
+            sums = []
+            for t in range(TOKENS):
+                product = b.fmul(b.sitofp(joined(b, packed_dots, t), f32x16.llvm), scale)
+                sums.append(_fma(b, product, _of_token(b, dx_at, t), b.extract_value(packed, t)))
+            if has_min:
+                low = b.load(pointer(b, m_at), align=64, typ=f32x16.llvm)
+                sums = [_fma(b, low, _of_token(b, e_at, t), v) for t, v in enumerate(sums)]
             return context.make_tuple(b, _TILE, sums)
 
-        return _TILE(_TILE, types.intp, types.intp), generate
+        return _TILE(_TILE, totals, *[types.intp] * 4), generate
 
     return function
 
 
+def _of_token(b: Any, address: Any, t: int) -> Any:
+    value = b.load(pointer(b, offset(b, address, 4 * t)), align=4, typ=ir.FloatType())
+    return splat_value(b, value, f32x16.llvm)
+
+
+def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
+    return call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [x, y, z])
+
+
+def block_step(bits: int, has_min: bool, halves: bool) -> Any:
+    """``step(f, weights, x, groups)``: add one block of 32 weights to the TOKENS sums f.
+
+    With ``halves`` every 16 weights have their own scale and offset.  groups: how
+    many groups of four one inner loop takes (``.groups`` of the result); it comes in
+    as a value because the compiler, if it could see it, would unroll the loop, put
+    all groups of a token together, and spill the weights.
+    """
+    dots = PanelDots(bits)
+    start, add, total, zero = dots.start, dots.add, dots.total, dots.zero
+    scale = scale_step(dots.totals, has_min)
+    per_scale = 4 if halves else 8
+    inner = min(dots.groups, per_scale)
+    unrolled = NATIVE or inner < 4
+
+    @inline
+    def run(totals, w, x, groups):  # type: ignore[no-untyped-def]
+        """The groups of one scale."""
+        for g in range(0, per_scale, inner):
+            sums = start(x + TILE_NEG - 32 * g)
+            for i in range(inner if unrolled else groups):
+                sums = add(sums, w + 64 * (g + i), x + 32 * (g + i))
+            totals = total(totals, sums)
+        return totals
+
+    if halves:
+
+        @inline
+        def step_halves(f, w, x, groups):  # type: ignore[no-untyped-def]
+            for h in range(2):
+                totals = run(zero(0), w + 256 * h, x + 128 * h, groups)
+                e = x + (TILE_E1 if h else TILE_E0)
+                f = scale(f, totals, w + 512 + 128 * h, w + 576 + 128 * h, x + TILE_D, e)
+            return f
+
+        return step_halves, inner
+
+    @inline
+    def step_whole(f, w, x, groups):  # type: ignore[no-untyped-def]
+        return scale(f, run(zero(0), w, x, groups), w + 512, w + 576, x + TILE_D, x + TILE_E)
+
+    return step_whole, inner
+
+
 # Arguments of the step, in order.
-WEIGHTS, ROW_BYTES, FIRST, LAST, TAIL_ROW, TAIL_ADDRESS, X, BLOCKS, OUT, OUT_STRIDE, SCRATCH, ADD, RUN, ROWS, X_STRIDE = (
-    range(15)
+WEIGHTS, ROW_BYTES, FIRST, LAST, TAIL_ROW, TAIL_ADDRESS, X, BLOCKS, OUT, OUT_STRIDE, SCRATCH, ADD, RUN, ROWS, X_STRIDE, GROUPS = (
+    range(16)
 )
 
 
 def _make(quant: Any, panel_bytes: int) -> Any:
     weights_of, scales_of = quant.weights, quant.panel_scales
     block_bytes, sub_blocks = quant.block_bytes, quant.sub_blocks
-    add_block = block_step(quant.bits, not quant.signed, quant.halves)
+    add_block, _ = block_step(quant.bits, not quant.signed, quant.halves)
 
     @inline
     def row_address(weights, row_bytes, row, n_rows, tail_row, tail_address):  # type: ignore[no-untyped-def]
@@ -154,6 +191,7 @@ def _make(quant: Any, panel_bytes: int) -> Any:
         n_tokens = run_field(arg(args, RUN), RUN_TOKENS)
         tiles = (n_tokens + TILE_TOKENS - 1) // TILE_TOKENS
         n_blocks = blocks * sub_blocks
+        groups = arg(args, GROUPS)
         x_tile = n_blocks * TILE_BLOCK
         for index in range(arg(args, FIRST), arg(args, LAST)):
             row = index * PANEL_ROWS
@@ -167,7 +205,7 @@ def _make(quant: Any, panel_bytes: int) -> Any:
                     f = zero_tile()
                     p = scratch
                     for _ in range(n_blocks):
-                        f = add_block(f, p, x)
+                        f = add_block(f, p, x, groups)
                         p += panel_bytes
                         x += TILE_BLOCK
                     o = arg(args, OUT) + (tile * TILE_TOKENS + part) * out_stride + 4 * row
