@@ -21,7 +21,7 @@ INTERRUPTED = 130
 def reporting() -> Iterator[None]:
     """Run the program inside: raises SystemExit with one of the codes above, always."""
     try:
-        _tolerate_encodings()
+        _prepare_streams()
         yield
         code = DONE
     except SystemExit as error:
@@ -73,18 +73,25 @@ def _describe_usage(error: BaseException) -> tuple[str, int]:
     return f"{message} (see `{command} --help`)", int(error.exit_code)  # type: ignore[attr-defined]
 
 
-def _tolerate_encodings() -> None:
-    """A character that the terminal cannot show becomes a question mark, not a crash."""
+def _prepare_streams() -> None:
+    """Make the standard streams harmless.
+
+    One that the caller has closed leads nowhere (else the next file that is opened
+    would take its place), and a character that a terminal cannot show becomes a
+    question mark, not a crash.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None and hasattr(stream, "reconfigure"):
+        if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 
 
 def _flush(code: int) -> int:
     """Write out what is buffered; a full disk behind stdout still has to be reported."""
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         _silence_stdout()
     except OSError as error:

@@ -40,7 +40,7 @@ def has_template(path: Path) -> bool:
 @contextmanager
 def compiling() -> Iterator[Callable[[int, int], None]]:
     """Progress of the kernels' first compilation: a bar on a terminal, else one line."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield _OneLine()
         return
     bar = _Bar()

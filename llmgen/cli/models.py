@@ -40,7 +40,7 @@ def model_path(model: str) -> Path:
 def fetch(model: hub.KnownModel) -> Path:
     """Fetch a known model into the models folder, with progress on stderr."""
     folder = hub.models_folder()
-    if sys.stderr is not None and sys.stderr.isatty():
+    if sys.stderr.isatty():
         with _progress_bar(model) as progress:
             path = hub.fetch(model, folder, progress)
     else:

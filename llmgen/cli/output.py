@@ -65,8 +65,7 @@ def count(number: int) -> str:
 
 def note(line: str) -> None:
     """Write one line about the work, never about the answer: to stderr."""
-    if sys.stderr is not None:
-        print(line, file=sys.stderr, flush=True)
+    print(line, file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
@@ -101,7 +100,7 @@ def table(
 ) -> None:
     """Print a table on stdout; ``right`` lists the columns that are aligned to the right."""
     cells = [[visible(cell) for cell in row] for row in rows]
-    if sys.stdout is not None and sys.stdout.isatty():
+    if sys.stdout.isatty():
         _rich_table(columns, cells, title, right)
     else:
         _plain_table(columns, cells, title, right, sys.stdout)

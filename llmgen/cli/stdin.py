@@ -22,7 +22,7 @@ def piped_text(announce: bool) -> str | None:
     Raises:
         UsageError: what is piped is not UTF-8, or more than any context takes.
     """
-    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+    if sys.stdin.isatty():
         return None
     return _decode(_read_all(sys.stdin.buffer, announce))
 

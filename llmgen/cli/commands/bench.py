@@ -127,7 +127,7 @@ def _measure(
 @contextmanager
 def _ticker() -> Iterator[Callable[[str], None]]:
     """Show on a terminal's stderr what is being measured."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield lambda text: None
         return
     from rich.console import Console

@@ -67,7 +67,7 @@ class _Conversation:
     def run(self) -> None:
         """Read and answer until the input ends or the user leaves."""
         self._restart()
-        interactive = sys.stdin is not None and sys.stdin.isatty()
+        interactive = sys.stdin.isatty()
         if interactive:
             note("/help lists the commands; Ctrl-D leaves")
         read = _prompting() if interactive else _lines()
@@ -135,9 +135,6 @@ def _show(stream: GenerationStream) -> str:
 
 def _lines() -> Callable[[], str | None]:
     """Messages from a pipe, one a line."""
-    if sys.stdin is None:
-        return lambda: None
-
     def read() -> str | None:
         line = sys.stdin.readline()
         return line.rstrip("\r\n") if line else None

@@ -61,11 +61,7 @@ def command(
             stream = llm.stream(text, sampling)
         else:
             stream = llm.stream_chat(_messages(system, text), sampling)
-        if json:
-            result = _consume(stream, lambda text: None)
-            print_json(result.as_dict())
-        else:
-            result = _print_text(stream)
+        result = _print_json(stream) if json else _print_text(stream)
         if stats:
             _note_stats(result)
         elif not json and sampling.seed is None and not sampling.greedy:
@@ -109,6 +105,15 @@ def _print_text(stream: GenerationStream) -> GenerationResult:
         return _consume(stream, _write)
     finally:
         _write("\n")
+
+
+def _print_json(stream: GenerationStream) -> GenerationResult:
+    """Write the result as JSON once it is there; after an error, what there was before it."""
+    try:
+        return _consume(stream, lambda text: None)
+    finally:
+        if stream.result is not None:
+            print_json(stream.result.as_dict())
 
 
 def _write(text: str) -> None:
