@@ -1,24 +1,17 @@
-"""Byte pair encoding: ranked merges of the pieces that a pre-tokenizer cut.
-
-The merging itself is done by the ``tokenizers`` library.  It knows only merges of tokens
-into tokens; llama.cpp, whose ids we reproduce, merges spellings, and looks at the end
-which of them are tokens.  So spellings that only merges name get *phantom* ids past the
-end of the vocabulary, and what is left of them in the result is spelled out in bytes.
-"""
+"""Byte pair encoding: ranked merges within the pieces that a pre-tokenizer cut."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from llmgen.errors import TokenizerError
+from llmgen.tokenizer.merging import LibraryMerger, Merger, PlainMerger
 from llmgen.tokenizer.pretokens import PreTokenizer
 from llmgen.tokenizer.split import split
 from llmgen.tokenizer.vocab import Vocabulary
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Merger
+_SHORT = 4096
+"""Characters that Python merges faster than the library is built."""
 
 
 def _byte_alphabet() -> dict[int, int]:
@@ -59,7 +52,9 @@ class BytePairModel:
         self._vocab = vocab
         self._merges = merges
         self._pre = pre
-        self._phantoms: dict[int, list[int]] = {}
+        self._plain: PlainMerger | None = None
+        self._library: LibraryMerger | None = None
+        self._lock = threading.Lock()
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text.  Bytes for which there is no token are dropped."""
@@ -68,11 +63,12 @@ class BytePairModel:
         pieces = split(text, self._pre)
         if self._pre.byte_level:
             pieces = [spell_bytes(piece) for piece in pieces]
-        if not (self._pre.ignore_merges or self._pre.newline_runs):
-            return self._merge(pieces)
-        return self._merge_unless_whole(pieces)
+        merger = self._merger(sum(map(len, pieces)))
+        if self._pre.ignore_merges or self._pre.newline_runs:
+            return self._merge_unless_whole(pieces, merger)
+        return merger.encode(pieces)
 
-    def _merge_unless_whole(self, pieces: list[str]) -> list[int]:
+    def _merge_unless_whole(self, pieces: list[str], merger: Merger) -> list[int]:
         """Merge the pieces between those that are tokens as they stand."""
         ids = self._ids
         every = self._pre.ignore_merges
@@ -84,17 +80,29 @@ class BytePairModel:
                 waiting.append(piece)
                 continue
             if waiting:
-                out += self._merge(waiting)
+                out += merger.encode(waiting)
                 waiting = []
             out.append(whole)
-        return out + self._merge(waiting) if waiting else out
+        return out + merger.encode(waiting) if waiting else out
 
-    def _merge(self, pieces: list[str]) -> list[int]:
-        ids: list[int] = self._merger.encode(pieces, is_pretokenized=True, add_special_tokens=False).ids
-        if self._phantoms and max(ids, default=0) >= len(self._vocab):
-            phantoms = self._phantoms
-            return [real for id in ids for real in phantoms.get(id, (id,))]
-        return ids
+    def _merger(self, size: int) -> Merger:
+        """What merges a text of ``size`` characters; the library once a long text came."""
+        library = self._library
+        if library is not None:
+            return library
+        with self._lock:
+            if self._library is not None:
+                return self._library
+            if size <= _SHORT:
+                if self._plain is None:
+                    self._plain = PlainMerger(self._ids, self._merges, self._spell_out)
+                return self._plain
+            self._library = LibraryMerger(
+                self._ids, self._merges, self._spell_out, len(self._vocab), *self._smallest()
+            )
+            # Tens of megabytes in a large vocabulary, and not needed again.
+            self._merges, self._plain = [], None
+            return self._library
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -110,40 +118,11 @@ class BytePairModel:
             pass
         return {text.decode(): id for text, id in self._vocab.ids.items() if _is_utf8(text)}
 
-    @cached_property
-    def _merger(self) -> Merger:
-        """The library's model, made when a text is first encoded."""
-        from tokenizers import Tokenizer as Merger
-        from tokenizers.models import BPE
-
-        pairs = _pairs(self._merges)
-        self._merges = []  # tens of megabytes, and not needed again
-        ids = dict(self._ids)
-        self._add_phantoms(ids, self._smallest())
-        fallback = not self._pre.byte_level
-        try:
-            return Merger(BPE(ids, pairs, byte_fallback=fallback))
-        except Exception:
-            # A merge names, or makes, what is no token; rare, and slow to look for.
-            self._add_phantoms(ids, {*map("".join, pairs)}.union(*pairs))
-        try:
-            return Merger(BPE(ids, pairs, byte_fallback=fallback))
-        except Exception as error:
-            raise TokenizerError(
-                f"the merges and the tokens of the vocabulary do not fit together ({error}); "
-                "convert the model again, or get it from elsewhere"
-            ) from error
-
-    def _smallest(self) -> Iterable[str]:
-        """The spellings that merging starts from, besides the characters of the tokens."""
-        return CHAR_TO_BYTE if self._pre.byte_level else map("<0x{:02X}>".format, range(256))
-
-    def _add_phantoms(self, ids: dict[str, int], met: Iterable[str]) -> None:
-        """Give an id to every spelling that merging can meet, and note what to write instead."""
-        for spelling in sorted(set(met).difference(ids)):
-            id = len(self._vocab) + len(self._phantoms)
-            self._phantoms[id] = self._spell_out(spelling)
-            ids[spelling] = id
+    def _smallest(self) -> tuple[list[str], bool]:
+        """The spellings of bytes, and whether a character that is no token becomes those of its bytes."""
+        if self._pre.byte_level:
+            return list(CHAR_TO_BYTE), False
+        return [f"<0x{byte:02X}>" for byte in range(256)], True
 
     def _spell_out(self, spelling: str) -> list[int]:
         """The tokens of the bytes of a spelling that is no token itself."""
@@ -157,19 +136,6 @@ class BytePairModel:
         else:
             names = [f"<0x{byte:02X}>" for byte in spelling.encode()]
         return [real[name] for name in names if name in real]
-
-
-def _pairs(merges: list[bytes]) -> list[tuple[str, str]]:
-    """Merges as pairs of spellings, each pair once; the malformed, which can never apply, left out."""
-    lines = b"\n".join(merges).decode("utf-8", "replace").split("\n")
-    if len(lines) != len(merges):
-        lines = [merge.decode("utf-8", "replace") for merge in merges]
-    pairs = [line.partition(" ")[::2] for line in lines]
-    if all(map(all, pairs)) and len(set(merges)) == len(merges):
-        return pairs
-    cuts = [(line, line.find(" ", 1)) for line in lines]
-    split_late = [(line[:cut], line[cut + 1 :]) for line, cut in cuts if cut > 0]
-    return list(dict.fromkeys(pair for pair in split_late if all(pair)))
 
 
 def _is_utf8(raw: bytes) -> bool:

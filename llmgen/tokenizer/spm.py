@@ -111,17 +111,13 @@ def _scores(vocab: Vocabulary) -> list[bytes]:
 
 def _unique(vocab: Vocabulary) -> list[bytes]:
     """The spellings; one that is taken, or that the library refuses, becomes one that no text has."""
-    ids = vocab.ids
-    refused = {
-        id
-        for id, text in enumerate(vocab.raw)
-        if len(text) > _LONGEST or b"\0" in text or (vocab.has_duplicates and ids.get(text) != id)
-    }
-    return (
-        [b"\xff%d" % id if id in refused else text for id, text in enumerate(vocab.raw)]
-        if refused
-        else vocab.raw
-    )
+    raw, ids = vocab.raw, vocab.ids
+    if not (vocab.has_duplicates or max(map(len, raw)) > _LONGEST or b"\0" in b"".join(raw)):
+        return raw
+    return [
+        text if ids.get(text) == id and len(text) <= _LONGEST and b"\0" not in text else b"\xff%d" % id
+        for id, text in enumerate(raw)
+    ]
 
 
 def _unknown_piece() -> bytes:

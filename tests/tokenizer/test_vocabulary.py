@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from llmgen.errors import TokenizerError
-from llmgen.tokenizer import Tokenizer
+from llmgen.tokenizer import Tokenizer, bpe
 from vocabularies import BYTES, PREFIX, byte_level, metadata, spm, spm_tokens, strings
 
 
@@ -152,12 +152,14 @@ def test_hostile(words: str, keys: dict) -> None:
         Tokenizer(made)
 
 
-def test_odd_tokens_do_no_harm() -> None:
+@pytest.mark.parametrize("short", [0, 4096])
+def test_odd_tokens_do_no_harm(short: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bpe, "_SHORT", short)
     odd = [b"", b"", b"a", b"a", b"\xff", b"\xe2\x96", b"x\0y", b"x" * 5000]
     tokens, types = spm_tokens()
     for kind, extra in (
         ("llama", {}),
-        ("gpt2", {"merges": [b"\xff a", b"a a"], "pre": "gpt-2"}),
+        ("gpt2", {"merges": [b"\xff a", b"a a", b"a\nb c", b"\xff \xfe" * 999], "pre": "gpt-2"}),
         ("rwkv", {}),
         ("t5", {}),
     ):
