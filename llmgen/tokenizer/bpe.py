@@ -8,6 +8,7 @@ from functools import cached_property
 from llmgen.tokenizer.merging import LibraryMerger, Merger, PlainMerger
 from llmgen.tokenizer.pretokens import PreTokenizer
 from llmgen.tokenizer.split import split
+from llmgen.tokenizer.unicode import is_utf8
 from llmgen.tokenizer.vocab import Vocabulary
 
 _SHORT = 4096
@@ -116,7 +117,7 @@ class BytePairModel:
                 return ids
         except UnicodeDecodeError:
             pass
-        return {text.decode(): id for text, id in self._vocab.ids.items() if _is_utf8(text)}
+        return {text.decode(): id for text, id in self._vocab.ids.items() if is_utf8(text)}
 
     def _smallest(self) -> tuple[list[str], bool]:
         """The spellings of bytes, and whether a character that is no token becomes those of its bytes."""
@@ -136,11 +137,3 @@ class BytePairModel:
         else:
             names = [f"<0x{byte:02X}>" for byte in spelling.encode()]
         return [real[name] for name in names if name in real]
-
-
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from llmgen.errors import TokenizerError
+from llmgen.tokenizer.unicode import is_utf8
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
@@ -150,15 +151,7 @@ def decode_lines(merges: list[bytes]) -> list[str]:
         lines = b"\n".join(merges).decode().split("\n") if merges else []
         if len(lines) == len(merges):
             return lines
-    return [merge.decode() if _is_utf8(merge) else "" for merge in merges]
-
-
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return [merge.decode() if is_utf8(merge) else "" for merge in merges]
 
 
 def _pairs(merges: list[bytes]) -> list[tuple[str, str]]:

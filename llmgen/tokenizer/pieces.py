@@ -28,6 +28,8 @@ def piece_bytes(vocab: Vocabulary, id: int, byte_level: bool) -> bytes:
         case TokenType.BYTE:
             spelled = _BYTE.match(raw)
             return bytes([int(spelled.group(1), 16)]) if spelled else raw
+        case TokenType.NORMAL if vocab.kind == "plamo2":
+            return raw
         case TokenType.NORMAL if byte_level:
             return unspell_bytes(raw.decode("utf-8", "surrogateescape"))
         case TokenType.NORMAL:

@@ -8,6 +8,7 @@ generation ends here where it ends there.
 from __future__ import annotations
 
 from llmgen.tokenizer.partition import Special
+from llmgen.tokenizer.unicode import is_utf8
 from llmgen.tokenizer.vocab import TokenType, Vocabulary
 
 END_SPELLINGS = (
@@ -121,7 +122,7 @@ def special_spellings(vocab: Vocabulary) -> list[Special]:
     raw, ids, types = vocab.raw, vocab.ids, vocab.types.tolist()
     specials = []
     for id in vocab.of_type(TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN):
-        if ids.get(raw[id]) == id and _is_text(raw[id]):
+        if ids.get(raw[id]) == id and is_utf8(raw[id]):
             control = types[id] != int(TokenType.USER_DEFINED)
             guarded = control or _is_fenced(raw[id])
             specials.append(Special(raw[id].decode(), id, control, guarded, id in strips))
@@ -149,11 +150,3 @@ def _strips(vocab: Vocabulary) -> frozenset[int]:
     if (end := vocab.find("</s>")) is not None:
         ids.add(end)
     return frozenset(ids.difference(map(vocab.find, ("<unk>", "<s>", "<|endoftext|>"))))
-
-
-def _is_text(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

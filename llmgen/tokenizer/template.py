@@ -32,7 +32,7 @@ class TemplateRefusal(TemplateError):
 
     def __init__(self, words: str) -> None:
         """``words`` as the template gave them to ``raise_exception``."""
-        super().__init__(f"the chat template refuses this conversation: {words}")
+        super().__init__(f"the chat template refuses this conversation: {words or '(it does not say why)'}")
         self.words = words
 
 

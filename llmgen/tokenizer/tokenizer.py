@@ -12,6 +12,7 @@ from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.bpe import BytePairModel
 from llmgen.tokenizer.partition import Partition, Span
 from llmgen.tokenizer.pieces import piece_bytes
+from llmgen.tokenizer.plamo import CheapestPathModel
 from llmgen.tokenizer.pretokens import DEFAULT, PRE_TOKENIZERS, PreTokenizer
 from llmgen.tokenizer.rwkv import LongestMatchModel
 from llmgen.tokenizer.special import find_end_tokens, special_spellings
@@ -51,6 +52,7 @@ _KINDS = {
     "llama": _Kind(add_bos=True, bos_id=1, eos_id=2, unk_id=0, space_prefix=True),
     "rwkv": _Kind(surrounds=False),
     "t5": _Kind(add_eos=True, eos_id=1, unk_id=2),
+    "plamo2": _Kind(bos_id=1, eos_id=2, unk_id=0, surrounds=False),
 }
 _NOT_GENERATIVE = {"bert": "an encoder that makes embeddings"}
 
@@ -165,6 +167,7 @@ class Tokenizer:
             "llama": lambda: ScoredMergeModel(vocab, self.unk_id),
             "rwkv": lambda: LongestMatchModel(vocab, self.unk_id),
             "t5": lambda: UnigramModel(vocab, self.unk_id),
+            "plamo2": lambda: CheapestPathModel(vocab),
         }
         return makers[self.kind]()
 

@@ -104,3 +104,12 @@ def replace_surrogates(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def is_utf8(raw: bytes) -> bool:
+    """Whether the bytes are text."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

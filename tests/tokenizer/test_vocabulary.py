@@ -73,6 +73,19 @@ def test_rwkv_takes_the_longest_match() -> None:
     assert tokenizer.decode(ids[:-1]) == "ababcdabc\n\u4e2d\\"
 
 
+def test_plamo_takes_the_cheapest_path() -> None:
+    tokens, types = spm_tokens("a", "b", "ab", "ba", "aba")
+    scores = np.array([0.0] * 259 + [-3, -3, -5, -5, -8], np.float32)
+    tokenizer = Tokenizer(metadata("plamo2", tokens, token_type=types, scores=scores))
+    # ab+a, a+ba and aba cost 8 each: the longer first token wins.
+    assert [tokenizer.token_text(id) for id in tokenizer.encode("\ufeffaba\u00e9")] == [
+        "aba", "<0xC3>", "<0xA9>",
+    ]  # fmt: skip
+    assert tokenizer.decode(tokenizer.encode("ab\u00e9")) == "ab\u00e9"
+    with pytest.raises(TokenizerError, match="no token <0x00>"):
+        Tokenizer(metadata("plamo2", [b"a"]))
+
+
 def test_gemma4_merges_over_spaces() -> None:
     tokens = [
         b"<bos>",
