@@ -227,6 +227,7 @@ def panel(
             RUN=Run(n),
             ROWS=m.n_rows,
             X_STRIDE=source.strides[0],
+            GROUPS=m.kernels.groups,
         )
         untouched = out[:, last * PANEL_ROWS :] if add is None else out[tokens:]
         assert np.all(untouched == -7.5)

@@ -28,7 +28,7 @@ def _compiled() -> None:
 
 
 def scaled(x: np.ndarray, n_blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """q int8 [n, n_blocks, 32], d [n, n_blocks], d times the sums of both halves [n, n_blocks, 2]; and of all."""
+    """q int8 [n, n_blocks, 32], d [n, n_blocks], d times the sums of halves [n, n_blocks, 2] and wholes."""
     n, real = len(x), x.shape[1] // 32
     q, d = np.zeros((n, n_blocks, 32), np.int8), np.zeros((n, n_blocks), np.float32)
     q[:, :real], _ = quantize_blocks(x)

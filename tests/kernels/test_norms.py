@@ -38,7 +38,7 @@ def norm(
     in_place: bool = False,
     heads: tuple[int, int] | None = None,
 ) -> np.ndarray:
-    """x [n, n_heads * width]; weight [width], or [n_heads, width]; n_threads 0: one thread takes all tokens."""
+    """x [n, n_heads * width]; weight [width] or [n_heads, width]; n_threads 0: one takes all tokens."""
     n, width = len(x), x.shape[1] // n_heads
     source = padded(x)
     out = source if in_place else padded(np.full_like(x, -7.5), -7.5)
