@@ -38,11 +38,12 @@ from llmgen.kernels.dot import LEVEL
 from llmgen.kernels.functions import exp, tanh
 from llmgen.kernels.layout import KEY_BLOCK, KEY_GROUP, TILE_TOKENS
 from llmgen.kernels.simd import (
-    I64,
+    I32,
     call_intrinsic,
     f32x16,
     first_lane,
     i16x16,
+    i32x16,
     load_f32,
     load_f32x16,
     load_i64,
@@ -118,15 +119,19 @@ def outer_step(rows: int, vectors: int, size: int) -> Any:
     return function
 
 
-def _inside(b: Any, v: Any, low: Any, high: Any) -> Any:
-    """Lanes low <= i < high of v; the others become -inf."""
-    lanes = ir.Constant(ir.VectorType(I64, 16), list(range(16)))
-    above = b.icmp_signed(">=", lanes, splat_value(b, low, lanes.type))
-    below = b.icmp_signed("<", lanes, splat_value(b, high, lanes.type))
-    return b.select(b.and_(above, below), v, ir.Constant(f32x16.llvm, [float("-inf")] * 16))
+def _kept(outside: float) -> Any:
+    """``keep(v, low, high)``: lanes low <= i < high of v; the others become ``outside``."""
+
+    def emit(b: Any, v: Any, low: Any, high: Any) -> Any:
+        lanes = ir.Constant(i32x16.llvm, list(range(16)))
+        above = b.icmp_signed(">=", lanes, splat_value(b, b.trunc(low, I32), i32x16.llvm))
+        below = b.icmp_signed("<", lanes, splat_value(b, b.trunc(high, I32), i32x16.llvm))
+        return b.select(b.and_(above, below), v, ir.Constant(f32x16.llvm, [outside] * 16))
+
+    return ternary([f32x16, types.int64, types.int64], f32x16, emit)
 
 
-keep_inside = ternary([f32x16, types.int64, types.int64], f32x16, _inside)
+keep_scores, keep_weights = _kept(float("-inf")), _kept(0.0)
 
 
 @inline
@@ -135,20 +140,26 @@ def softmax_row(s, state, start, n_groups, window, width, cap):  # type: ignore[
     position = load_i64(state + 8)
     high = min(position + 1 - start, KEY_BLOCK)
     low = max(position + 1 - window - start, 0)
-    top = splat(_FLOOR)
+    partly = low > 0 or high < n_groups * KEY_GROUP
+    if cap > 0:
+        for g in range(n_groups):
+            v = load_f32x16(s + 64 * g)
+            store_f32x16(s + 64 * g, splat(cap) * tanh(v * splat(np.float32(1.0) / cap)))
+    if partly:
+        for g in range(n_groups):
+            v = keep_scores(load_f32x16(s + 64 * g), low - KEY_GROUP * g, high - KEY_GROUP * g)
+            store_f32x16(s + 64 * g, v)
+    top = splat(load_f32(state))
     for g in range(n_groups):
-        v = load_f32x16(s + 64 * g)
-        if cap > 0:
-            v = splat(cap) * tanh(v * splat(np.float32(1.0) / cap))
-        v = keep_inside(v, low - KEY_GROUP * g, high - KEY_GROUP * g)
-        store_f32x16(s + 64 * g, v)
-        top = maximum(top, v)
+        top = maximum(top, load_f32x16(s + 64 * g))
     before = load_f32(state)
-    m = max_f32x16(maximum(top, splat(before)))
+    m = max_f32x16(top)
     total = zero_f32x16()
     for g in range(n_groups):
-        # exp() clips at -87.5: masked keys must weigh exactly nothing
-        v = keep_weight(exp(load_f32x16(s + 64 * g) - splat(m)), low - KEY_GROUP * g, high - KEY_GROUP * g)
+        v = exp(load_f32x16(s + 64 * g) - splat(m))
+        if partly:
+            # exp() clips at -87.5: masked keys must weigh exactly nothing
+            v = keep_weights(v, low - KEY_GROUP * g, high - KEY_GROUP * g)
         total = total + v
         store_f32x16(s + 64 * g, v)
     change = scale_change(before, m)
@@ -168,16 +179,6 @@ def scale_change(before, m):  # type: ignore[no-untyped-def]
     if before == m:
         return np.float32(1.0)
     return first_lane(exp(splat(before - m)))
-
-
-def _weight(b: Any, v: Any, low: Any, high: Any) -> Any:
-    lanes = ir.Constant(ir.VectorType(I64, 16), list(range(16)))
-    above = b.icmp_signed(">=", lanes, splat_value(b, low, lanes.type))
-    below = b.icmp_signed("<", lanes, splat_value(b, high, lanes.type))
-    return b.select(b.and_(above, below), v, ir.Constant(f32x16.llvm, [0.0] * 16))
-
-
-keep_weight = ternary([f32x16, types.int64, types.int64], f32x16, _weight)
 
 
 def _pass(rows: int, groups: int, vectors: int, size: int) -> Any:
