@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 LEVELS = ("avx512vnni", "avxvnni", "avx2", "generic")
 """From the most capable to the one that runs anywhere."""
@@ -44,14 +44,14 @@ def _host_features() -> dict[str, bool]:
     return dict(llvm.get_host_cpu_features())
 
 
-@lru_cache(maxsize=None)
+@cache
 def best_level() -> str:
     """The highest level that this CPU can run."""
     features = _host_features()
     return next(level for level in LEVELS if all(features.get(name) for name in _REQUIRED[level]))
 
 
-@lru_cache(maxsize=None)
+@cache
 def target(level: str | None = None) -> Target:
     """The target of ``level``: by default ``$LLMGEN_KERNEL_LEVEL``, else the best one for this CPU."""
     import llvmlite.binding as llvm
@@ -62,7 +62,8 @@ def target(level: str | None = None) -> Target:
     level = level or os.environ.get("LLMGEN_KERNEL_LEVEL") or best
     if level not in LEVELS:
         raise KernelError(f"unknown kernel level {level!r}; choose one of {', '.join(LEVELS)}")
-    if LEVELS.index(level) < LEVELS.index(best):
+    # not a matter of order: a CPU with AVX-512 VNNI need not have AVX-VNNI
+    if not all(_host_features().get(name) for name in _REQUIRED[level]):
         raise KernelError(f"kernel level {level} needs instructions that this CPU lacks; the best here is {best}")
     features = _host_features()
     off: list[str] = []

@@ -13,6 +13,7 @@ import ast
 import ctypes
 import mmap
 import struct
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from typing import Any
 import numpy as np
 
 import llmgen
-from llmgen.kernels.cpu import LEVELS, best_level
+from llmgen.errors import KernelError
+from llmgen.kernels.cpu import LEVELS, target
 from llmgen.kernels.layout import FIELDS, STEP_ARGS
 from llmgen.kernels.library import KernelLibrary
 from llmgen.kernels.quants import TABLE, QuantKernels
@@ -37,7 +39,11 @@ POINTWISE = [
 
 def levels() -> list[str]:
     """The levels this CPU can run, the best one first."""
-    return list(LEVELS[LEVELS.index(best_level()) :])
+    found = []
+    for level in LEVELS:
+        with suppress(KernelError):
+            found.append(target(level).level)
+    return found
 
 
 @cache

@@ -9,6 +9,10 @@ import pytest
 
 from kernels.call import TABLE, levels, require
 from kernels.matrices import activations, embed, matvec, panel, random_matrix, records, sizes, tiled
+from llmgen.errors import KernelError
+from llmgen.kernels import cpu
+from llmgen.kernels.cpu import LEVELS
+from llmgen.kernels.library import KernelLibrary
 
 BEST, *LOWER = levels()
 
@@ -57,12 +61,25 @@ def test_activation_tiles(level: str) -> None:
     np.testing.assert_array_equal(tiled(x, level), tiled(x))
 
 
-def test_a_level_above_the_processor_is_refused() -> None:
-    from llmgen.errors import KernelError
-    from llmgen.kernels.library import KernelLibrary
-
+def test_a_level_that_the_processor_lacks_is_refused() -> None:
     with pytest.raises(KernelError, match="choose one of"):
         KernelLibrary("sse9")
-    if BEST != "avx512vnni":
-        with pytest.raises(KernelError, match=BEST):
-            KernelLibrary("avx512vnni")
+    for level in set(LEVELS) - set(levels()):
+        with pytest.raises(KernelError, match=f"the best here is {BEST}"):
+            KernelLibrary(level)
+
+
+def test_levels_are_not_a_matter_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zen 4 has AVX-512 VNNI without AVX-VNNI."""
+    features = dict.fromkeys(("avx512vnni", "avx512bw", "avx512vl", "avx512f", "avx2", "fma", "f16c"), True)
+    monkeypatch.setattr(cpu, "_host_features", lambda: features)
+    for cached in (cpu.best_level, cpu.target):
+        cached.cache_clear()
+    try:
+        assert cpu.best_level() == "avx512vnni"
+        assert "-avx512f" in cpu.target("avx2").features
+        with pytest.raises(KernelError, match="the best here is avx512vnni"):
+            cpu.target("avxvnni")
+    finally:
+        for cached in (cpu.best_level, cpu.target):
+            cached.cache_clear()
