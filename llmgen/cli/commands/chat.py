@@ -135,6 +135,7 @@ def _show(stream: GenerationStream) -> str:
 
 def _lines() -> Callable[[], str | None]:
     """Messages from a pipe, one a line."""
+
     def read() -> str | None:
         line = sys.stdin.readline()
         return line.rstrip("\r\n") if line else None
