@@ -97,6 +97,16 @@ def test_an_unexpected_exception_is_one_sentence_and_a_traceback_on_request(tmp_
     assert "Traceback" in run(LLMGEN_DEBUG="1").stderr
 
 
+def test_a_warning_is_one_sentence() -> None:
+    code = (
+        "import warnings; from llmgen.cli.exits import reporting\n"
+        "with reporting(): warnings.warn('the cache\\x1b[2J is full')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert done.stderr == "warning: the cache\\x1b[2J is full\n"
+    assert done.returncode == 0
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX shells")
 class TestStreams:
     """What the shell does to stdout."""
