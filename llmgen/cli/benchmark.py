@@ -118,15 +118,21 @@ class Bench:
     def rows(self) -> Iterable[Row]:
         """Measure prompt processing and generation at every depth, one row after the other."""
         with closing(self.model.new_sequence()) as seq:
+            self._warm_up(seq)
             for depth in self.plan.depths:
                 yield from self._at_depth(seq, depth)
+
+    def _warm_up(self, seq: Sequence) -> None:
+        """Use both paths once, so that no test pays for the first touch of weights and threads."""
+        self.model.prefill(seq, self.tokens(64), logits="last")
+        self.model.decode([seq], self.tokens(1))
 
     def _at_depth(self, seq: Sequence, depth: int) -> Iterable[Row]:
         plan = self.plan
         prefix = self.tokens(depth)
         if plan.n_prompt:
             self.tick(f"prompt of {plan.n_prompt} at {depth}")
-            rates = [self._prompt(seq, prefix) for _ in range(plan.repetitions + 1)][1:]  # the first warms up
+            rates = [self._prompt(seq, prefix) for _ in range(plan.repetitions)]
             yield Row(f"pp{plan.n_prompt}", self.model.n_threads, depth, plan.n_prompt, tuple(rates))
         if plan.n_generate:
             step = self._step if plan.kv_cache else self._step_without_cache
