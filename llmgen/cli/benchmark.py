@@ -20,6 +20,10 @@ from llmgen.gguf import GGUFFile
 from llmgen.model import Model, Sequence
 
 _READ_BYTES = 256 << 20  # per thread: well beyond any cache
+_WARM_UP_TOKENS = 64
+_SAMPLED_STEPS = 20
+_CACHE_TOKENS = 256
+_CACHED_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,14 @@ class Plan:
     depths: tuple[int, ...]
     repetitions: int
     kv_cache: bool = True
+
+    @property
+    def n_ctx(self) -> int:
+        """The context that the largest of all measurements needs."""
+        tests = max(self.depths) + max(self.n_prompt, self.n_generate)
+        return max(
+            tests, self.n_prompt + _SAMPLED_STEPS + 1, _CACHE_TOKENS + _CACHED_STEPS, _WARM_UP_TOKENS + 1
+        )
 
 
 @dataclass(frozen=True)
@@ -124,7 +136,7 @@ class Bench:
 
     def _warm_up(self, seq: Sequence) -> None:
         """Use both paths once, so that no test pays for the first touch of weights and threads."""
-        self.model.prefill(seq, self.tokens(64), logits="last")
+        self.model.prefill(seq, self.tokens(_WARM_UP_TOKENS), logits="last")
         self.model.decode([seq], self.tokens(1))
 
     def _at_depth(self, seq: Sequence, depth: int) -> Iterable[Row]:
@@ -181,17 +193,17 @@ class Bench:
         seq.clear()
         self.model.prefill(seq, so_far, logits="last")
 
-    def cache_speedup(self, n_tokens: int = 256) -> dict[str, float]:
-        """Compare a step with the cache and one that recomputes, both after ``n_tokens`` tokens.
+    def cache_speedup(self) -> dict[str, float]:
+        """Compare a step with the cache and one that recomputes, both after 256 tokens.
 
         Returns the median seconds of either and their ratio.
         """
-        self.tick(f"KV cache against recomputing at {n_tokens}")
-        prefix = self.tokens(n_tokens)
+        self.tick(f"KV cache against recomputing at {_CACHE_TOKENS}")
+        prefix = self.tokens(_CACHE_TOKENS)
         steps = min(5, self.plan.repetitions)
         with closing(self.model.new_sequence()) as seq:
             self.model.prefill(seq, prefix, logits="none")
-            cached = _median(lambda: self._step(seq, self.tokens(1)), 4 * steps)
+            cached = _median(lambda: self._step(seq, self.tokens(1)), _CACHED_STEPS)
             recomputed = _median(lambda: self._step_without_cache(seq, prefix), steps)
         return {"cached_step_s": cached, "recomputed_step_s": recomputed, "speedup": recomputed / cached}
 
@@ -208,7 +220,7 @@ class Bench:
             token = sampler.sample(logits).token_id
             first = time.perf_counter() - started
             step = sampling = 0.0
-            for _ in range(20):
+            for _ in range(_SAMPLED_STEPS):
                 started = time.perf_counter()
                 logits = self.model.decode([seq], [token])[0]
                 decoded = time.perf_counter()

@@ -103,12 +103,11 @@ def _measure(
     from llmgen.gguf import GGUFFile
     from llmgen.model import Model
 
-    n_ctx = max(plan.depths) + max(plan.n_prompt, plan.n_generate, 300)
     with GGUFFile.open(path) as file:
         tick("loading")
         started = time.perf_counter()
         options: dict[str, Any] = {"kv_type": kv_type} if kv_type else {}
-        model = Model.load(file, n_ctx=n_ctx, n_threads=threads, **options)
+        model = Model.load(file, n_ctx=plan.n_ctx, n_threads=threads, **options)
         try:
             load_s = time.perf_counter() - started
             tick("memory bandwidth")
