@@ -490,7 +490,7 @@ class PromptRecorder(Recorder):
         if addend is not y or not isinstance(x, Value) or not isinstance(out, Value) or not isinstance(y, Value):
             return
         later = [v for step in self.steps[i + 2 :] for v, _, _ in step.accesses]
-        if x in later or y in later or out is x:
+        if x in later or y in later or out is x or any(v is x for v, _, _ in panel.accesses):
             return
         x.forms.clear()
         panel.args[11] = 1

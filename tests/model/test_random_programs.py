@@ -135,7 +135,25 @@ def weights_of(file: GGUFFile) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("kind", ["f32", "q8_0"])
 @pytest.mark.parametrize("seed", range(12))
 def test_random_architectures(seed: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ops = random_ops(random.Random(seed))
+    check(random_ops(random.Random(seed)), seed, kind, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [("linear", 0, "blk.0.attn_q"), ("add", 0, 1)],  # the addend is what the matrix multiplies
+        [("linear", 0, "blk.0.attn_q"), ("add", 1, 1)],
+        [("rms", 0, 0), ("linear", 1, "blk.0.attn_q"), ("add", 0, 2), ("add", 3, 2)],  # needed again
+        [("rms", 0, 0), ("linear", 1, "blk.0.attn_q"), ("add", 0, 2), ("add", 3, 0)],
+        [("rms", 0, 0), ("linear", 1, "blk.0.attn_q"), ("add", 0, 2), ("rms", 3, 0)],  # a true residual
+    ],
+)
+def test_sums_into_the_matrix_product(ops: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prompt's programs let the panel kernel add where nobody can notice."""
+    check(ops, 0, "f32", monkeypatch)
+
+
+def check(ops: list[tuple[Any, ...]], seed: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "architecture", lambda name: recorded(ops))
     ids = np.random.default_rng(seed).integers(0, 128, 21).tolist()
     with GGUFFile.open(build_arch("llama-dense", kind)) as file:
