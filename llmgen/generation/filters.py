@@ -11,9 +11,20 @@ import math
 
 import numpy as np
 
-from llmgen.generation.candidates import Candidates, best, entropy, fewest, log_total, order, softmax, weights
+from llmgen.generation import native
+from llmgen.generation.candidates import (
+    Candidates,
+    Weights,
+    best,
+    fewest,
+    log_total,
+    order,
+    total_and_entropy,
+)
 
 _LEAST_TEMPERATURE = 1e-6
+_USUAL_DISTANCE = 20.0  # of a language model's mean logit from its largest
+_FEW = 64
 
 
 def top_k(c: Candidates, k: int) -> Candidates:
@@ -28,11 +39,11 @@ def top_p(c: Candidates, p: float) -> Candidates:
     """
     if p >= 1 or len(c) <= 1:
         return c
-    w = weights(c.logits)
-    mass = p * float(w.sum(dtype=np.float64))
+    w = Weights(c)
+    mass = p * w.total
     if c.ordered:
-        return c.head(int(w.cumsum(dtype=np.float64).searchsorted(mass)) + 1)
-    index, cumulative = fewest(c.logits, w, mass, c.ids)
+        return c.head(int(w.at(slice(None)).cumsum().searchsorted(mass)) + 1)
+    index, cumulative = fewest(c.logits, c.peak, w, mass, c.ids, c.maxima)
     count = int(cumulative.searchsorted(mass)) + 1
     return c.take(index[:count], ordered=True)
 
@@ -41,7 +52,7 @@ def min_p(c: Candidates, p: float) -> Candidates:
     """Those at least p times as likely as the best (Nguyen et al. 2024); p <= 0 keeps all."""
     if p <= 0:
         return c
-    return c.keep(c.logits >= c.logits.max() + math.log(p))
+    return c.over(c.peak + math.log(p))
 
 
 def typical(c: Candidates, p: float) -> Candidates:
@@ -51,12 +62,14 @@ def typical(c: Candidates, p: float) -> Candidates:
     """
     if p >= 1 or len(c) <= 1:
         return c
-    total = log_total(c.logits)
-    log_p = np.maximum(c.logits - total, -1e30)  # so that 0 ln 0 is 0
-    probabilities = np.exp(log_p)
-    h = -float((probabilities * log_p).sum(dtype=np.float64))
-    index, cumulative = fewest(-np.abs(-log_p - h), probabilities, p, c.ids)
-    count = int(cumulative.searchsorted(p, side="right")) + 1
+    total, h = total_and_entropy(c)
+    center = total - h  # -|-ln p - H| = -|logit - center|
+    near = native.nearness(c.logits, center)
+    if near is None:
+        near = -np.abs(c.logits - c.logits.dtype.type(center))
+    w = Weights(c)
+    index, cumulative = fewest(near, 0.0, w, p * w.total, c.ids, native.maxima(near))
+    count = int(cumulative.searchsorted(p * w.total, side="right")) + 1
     return c.take(np.sort(index[:count]), c.ordered)
 
 
@@ -67,10 +80,11 @@ def top_n_sigma(c: Candidates, n: float) -> Candidates:
     """
     if n <= 0 or len(c) <= 1:
         return c
-    finite = c.logits if c.logits.min() > -np.inf else c.logits[np.isfinite(c.logits)]
-    distance = finite - finite.dtype.type(finite.mean(dtype=np.float64))
-    sigma = math.sqrt((distance * distance).mean(dtype=np.float64))
-    return c.keep(c.logits >= c.logits.max() - n * sigma)
+    sigma = native.deviation(c.logits, c.peak - _USUAL_DISTANCE)
+    if sigma is None:
+        finite = c.logits[np.isfinite(c.logits)]
+        sigma = float(finite.std(dtype=np.float64))
+    return c.over(c.peak - n * sigma)
 
 
 def xtc(c: Candidates, probability: float, threshold: float, u: float) -> Candidates:
@@ -82,18 +96,26 @@ def xtc(c: Candidates, probability: float, threshold: float, u: float) -> Candid
     """
     if probability <= 0 or threshold > 0.5 or len(c) < 2 or u >= probability:
         return c
-    ranked = order(c)
-    p = softmax(ranked.logits)
+    ranked = best(c, _FEW) if threshold > 1 / _FEW else order(c)
+    p = np.exp(ranked.logits.astype(np.float64) - log_total(c))
     above = int(np.count_nonzero((p >= threshold) & (p > 0)))
     if above < 2:
-        return ranked
-    return ranked.take(np.arange(above - 1, len(ranked)), ordered=True)
+        return c
+    if len(ranked) == len(c):
+        return ranked.take(np.arange(above - 1, len(ranked)), ordered=True)
+    place, _ = c.locate(np.array([ranked.token(i) for i in range(above - 1)]))
+    keep = np.ones(len(c), dtype=bool)
+    keep[place] = False
+    return c.keep(keep)
 
 
 def temperature(c: Candidates, temp: float) -> Candidates:
     """logits / temp.  Below 1e-6, which no float32 difference survives, 1e-6 is used."""
-    shifted = c.logits - c.logits.max()
-    return c.replace(shifted / max(temp, _LEAST_TEMPERATURE), c.ordered)
+    divisor = max(temp, _LEAST_TEMPERATURE)
+    logits = native.scaled(c.logits, c.peak, divisor)
+    return c.replace(
+        (c.logits - c.logits.dtype.type(c.peak)) / divisor if logits is None else logits, c.ordered
+    )
 
 
 def dynamic_temperature(c: Candidates, temp: float, spread: float, exponent: float) -> Candidates:
@@ -107,5 +129,5 @@ def dynamic_temperature(c: Candidates, temp: float, spread: float, exponent: flo
     if len(c) <= 1:
         return c
     low, high = max(0.0, temp - spread), temp + spread
-    share = min(1.0, entropy(softmax(c.logits)) / math.log(len(c)))
+    share = min(1.0, total_and_entropy(c)[1] / math.log(len(c)))
     return temperature(c, low + (high - low) * share**exponent)

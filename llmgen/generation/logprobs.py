@@ -10,7 +10,7 @@ from llmgen.generation.events import TokenLogprob, TokenScore
 
 def score(c: Candidates, token: int, n_top: int) -> TokenScore:
     """The token's log-probability among the candidates (-inf if it is not one), and the n_top best."""
-    total = log_total(c.logits)
+    total = log_total(c)
     place, there = c.locate(np.array([token]))
     own = float(c.logits[place[0]] - total) if there[0] else float("-inf")
     head = best(c, n_top)

@@ -8,12 +8,10 @@ unlike the paper, the surprise is that under the distribution after the cut.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from llmgen.generation.candidates import Candidates, best, largest, log_total
+from llmgen.generation.candidates import Candidates, Weights, best, largest, log_total
 
 _ESTIMATE_FROM = 100
 
@@ -46,13 +44,13 @@ def _keep_count(s: float, mu: float, n_vocab: int) -> int:
 
 def cut_v2(c: Candidates, mu: float) -> Candidates:
     """Version 2: keep those with a surprise -log2 p of at most mu, and at least the best."""
-    kept = c.keep(c.logits >= log_total(c.logits) - mu * math.log(2))
+    kept = c.over(log_total(c) - mu * math.log(2))
     return kept if len(kept) else best(c, 1)
 
 
-def surprise(w: NDArray[Any], index: int) -> float:
-    """-log2 of the probability at an index, from weights float [n]."""
-    return -math.log2(max(float(w[index]) / float(w.sum(dtype=np.float64)), 1e-300))
+def surprise(w: Weights, index: int) -> float:
+    """-log2 of the probability at an index."""
+    return -math.log2(max(float(w.at(index)) / w.total, 1e-300))
 
 
 def update(mu: float, observed: float, tau: float, eta: float) -> float:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation import filters, mirostat, penalties
-from llmgen.generation.candidates import Candidates, pick, weights
+from llmgen.generation.candidates import Candidates, Weights
 from llmgen.generation.dry import Breakers, dry
 from llmgen.generation.events import TokenScore
 from llmgen.generation.history import History
@@ -134,8 +134,8 @@ class Sampler:
         p = self.params
         if p.greedy:
             return int(c.logits.argmax())
-        w = weights(c.logits)
-        index = pick(w, uniform(self.seed, self.step, LANE_TOKEN))
+        w = Weights(c)
+        index = w.pick(uniform(self.seed, self.step, LANE_TOKEN))
         if p.mirostat:
             self.mu = mirostat.update(self.mu, mirostat.surprise(w, index), p.mirostat_tau, p.mirostat_eta)
         return index
@@ -218,7 +218,7 @@ class Sampler:
 
 def _peak(c: Candidates) -> float:
     """The largest logit.  Refuses NaN, and a vocabulary of which nothing is left."""
-    peak = float(c.logits.max())
+    peak = c.peak
     if np.isnan(peak):
         raise LLMGenError(
             "the model's logits are not numbers (NaN), where finite ones were expected: the file may be"

@@ -13,7 +13,9 @@ STEP_NEXT = STEP_BYTES - 8
 
 FIELDS = {
     name: i
-    for i, name in enumerate(("n_tokens", "ids", "positions", "caches", "n_outputs", "output_rows", "n_output_columns"))
+    for i, name in enumerate(
+        ("n_tokens", "ids", "positions", "caches", "n_outputs", "output_rows", "n_output_columns")
+    )
 }
 """The control block of a run, int64 each: how many tokens; addresses of their ids, positions and
 cache bases (int64 [n_tokens] each); how many rows of logits, for which tokens (int64 [n_outputs]), and how many
@@ -68,3 +70,18 @@ mailbox (the number of the last job posted to it) and, TEAM_ACK bytes behind, th
 def team_bytes(n_threads: int) -> int:
     """Size of the block that a team of n_threads shares."""
     return TEAM_MAIL + TEAM_LINE * n_threads
+
+
+SAMPLING_BLOCK = 512
+"""Logits whose sums the sampler's kernels keep apart."""
+SAMPLING_LANES = 16
+"""Groups in a block whose largest logits they find: every 16th of the block."""
+SAMPLING_KERNELS = {
+    "sampling:exp_sums": 4,
+    "sampling:exp_dots": 5,
+    "sampling:maxima": 4,
+    "sampling:moments": 5,
+    "sampling:scaled": 4,
+    "sampling:nearness": 4,
+}
+"""The sampler's kernels and the number of their arguments."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from llmgen.errors import ContextFullError, Interrupted, LLMGenError, UsageError
 from llmgen.gguf import GGUFFile
-from llmgen.kernels.layout import FIELDS, MAX_COLUMNS, TILE_TOKENS
+from llmgen.kernels.layout import FIELDS, MAX_COLUMNS, SAMPLING_KERNELS, TILE_TOKENS
 from llmgen.kernels.library import KernelLibrary, Progress
 from llmgen.kernels.pool import KERNELS, ThreadTeam
 from llmgen.kernels.threads import usable_cores
@@ -73,7 +73,7 @@ class Model:
         prompt.fuse_residuals()
         self._library = KernelLibrary.for_level(level)
         self._token, self._prompt = _Program(token, n_threads), _Program(prompt, n_threads)
-        self._library.require([*KERNELS, *self._token.plan.kernels, *self._prompt.plan.kernels], progress)
+        self._library.require([*KERNELS, *SAMPLING_KERNELS, *self._token.plan.kernels, *self._prompt.plan.kernels], progress)
         self._workspace = _Workspace(self._token, self._prompt)
         self._team = ThreadTeam(n_threads, self._library)
 

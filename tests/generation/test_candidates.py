@@ -5,16 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmgen.generation import native
 from llmgen.generation.candidates import (
     Candidates,
     best,
+    Weights,
     best_indices,
-    entropy,
     fewest,
     largest,
     order,
-    pick,
+    reaching,
     softmax,
+    total_and_entropy,
 )
 
 
@@ -53,12 +55,13 @@ def test_fewest_reaches_the_mass(n):
     rng = np.random.default_rng(n)
     for spread in (0.1, 3.0):
         logits = rng.standard_normal(n).astype(np.float32) * np.float32(spread)
-        w = softmax(logits)
-        for mass in (0.0, 0.3, 0.9, 1.0):
-            index, cumulative = fewest(logits, w, mass)
+        c = Candidates(None, logits)
+        w = Weights(c)
+        for share in (0.0, 0.3, 0.9, 1.0):
+            index, cumulative = fewest(logits, c.peak, w, share * w.total, None, c.maxima)
             assert index.tolist() == best_indices(logits, n)[: len(index)].tolist()
-            assert len(index) == n or cumulative[-1] > mass
-            np.testing.assert_allclose(cumulative, np.cumsum(w[index], dtype=np.float64))
+            assert len(index) == n or cumulative[-1] > share * w.total
+            np.testing.assert_allclose(cumulative, np.cumsum(w.at(index)))
 
 
 def test_order_head_take_locate():
@@ -77,31 +80,66 @@ def test_order_head_take_locate():
 def test_softmax_and_entropy():
     p = softmax(np.log(np.array([0.5, 0.25, 0.25], dtype=np.float32)))
     np.testing.assert_allclose(p, [0.5, 0.25, 0.25], rtol=1e-6)
-    assert entropy(np.array([0.5, 0.25, 0.25, 0.0])) == pytest.approx(1.5 * np.log(2))
+    with np.errstate(divide="ignore"):
+        c = Candidates(None, np.log(np.array([0.5, 0.25, 0.25, 0.0])) + 7)
+    assert total_and_entropy(c) == pytest.approx((7.0, 1.5 * np.log(2)))
     large = softmax(np.full(10_000, 3.0, dtype=np.float32))
     np.testing.assert_allclose(large, 1e-4, rtol=1e-5)
     assert softmax(np.array([-np.inf, 5.0])).tolist() == [0.0, 1.0]
 
 
+def with_weights(w):
+    """Weights of candidates with these probabilities, up to a factor."""
+    with np.errstate(divide="ignore"):
+        return Weights(Candidates(None, np.log(np.asarray(w, dtype=np.float64)).astype(np.float32)))
+
+
 def test_pick_is_the_inverse_of_the_cumulative_sum():
-    w = np.array([0.0, 1.0, 0.0, 3.0, 0.0])
-    assert [pick(w, u) for u in (0.0, 0.2499, 0.25, 0.5, 1 - 2**-53)] == [1, 1, 3, 3, 3]
-    assert pick(w * 1e-300, 0.5) == 3
+    w = with_weights([0.0, 1.0, 0.0, 3.0, 0.0])
+    assert [w.pick(u) for u in (0.0, 0.2499, 0.2501, 0.5, 1 - 2**-53)] == [1, 1, 3, 3, 3]
+    assert with_weights(np.array([0.0, 1.0, 0.0, 3.0, 0.0]) * 1e-30).pick(0.5) == 3
 
 
 def test_pick_in_blocks_agrees_with_one_sum():
     rng = np.random.default_rng(0)
-    w = rng.random(10_000) ** 8
-    w[rng.random(10_000) < 0.5] = 0
-    cumulative = np.cumsum(w)
+    probabilities = rng.random(10_003) ** 8
+    probabilities[rng.random(10_003) < 0.5] = 0
+    w = with_weights(probabilities)
+    weights = w.at(slice(None))
+    cumulative = np.cumsum(weights)
+    assert w.total == pytest.approx(cumulative[-1], rel=1e-6)
     for u in [*rng.random(300), 0.0, 1 - 2**-53]:
-        exact = min(int(np.searchsorted(cumulative, u * cumulative[-1], side="right")), np.flatnonzero(w)[-1])
-        found = pick(w, float(u))
-        assert w[found] > 0
-        assert abs(cumulative[found] - cumulative[exact]) <= w[found] + w[exact]
-        assert (
-            found == exact or abs(u * cumulative[-1] - cumulative[min(found, exact)]) < 1e-9 * cumulative[-1]
-        )
-    w = np.zeros(9000)
-    w[8999] = 1
-    assert [pick(w, u) for u in (0.0, 1 - 2**-53)] == [8999, 8999]
+        found = w.pick(float(u))
+        assert weights[found] > 0
+        before = cumulative[found - 1] if found else 0.0
+        assert before - 1e-3 <= u * cumulative[-1] <= cumulative[found] + 1e-3
+    only = np.zeros(9000)
+    only[8999] = 1
+    assert [with_weights(only).pick(u) for u in (0.0, 1 - 2**-53)] == [8999, 8999]
+
+
+@pytest.mark.parametrize("n", [4097, 5119, 49_152, 70_001])
+def test_whole_vocabularies_through_kernels_agree_with_numpy(n, monkeypatch):
+    rng = np.random.default_rng(n)
+    logits = (rng.standard_normal(n) * 4).astype(np.float32)
+    masked = logits.copy()
+    masked[rng.random(n) < 0.3] = -np.inf
+    for row in (logits, masked, np.full(n, -3.0, dtype=np.float32)):
+        c = Candidates(None, row)
+        assert c.maxima is not None
+        assert c.peak == row.max()
+        for bound in (-np.inf, -1.0, 6.0, c.peak, np.inf):
+            assert reaching(row, bound, c.maxima).tolist() == np.flatnonzero(row >= bound).tolist()
+        found = total_and_entropy(c)
+        with monkeypatch.context() as patch:
+            patch.setattr("llmgen.generation.native._function", lambda name: None)
+            expected = total_and_entropy(Candidates(None, row))
+            assert Candidates(None, row).maxima is None
+            assert best(Candidates(None, row), 40).ids.tolist() == best(c, 40).ids.tolist()
+        assert found == pytest.approx(expected, rel=2e-6, abs=2e-6)
+    assert native.deviation(masked, 0.0) is None
+    assert native.deviation(logits, -20.0) == pytest.approx(logits.std(dtype=np.float64), rel=1e-5)
+    np.testing.assert_array_equal(native.scaled(logits, 3.0, 0.7), (logits - np.float32(3)) / np.float32(0.7))
+    np.testing.assert_array_equal(native.nearness(logits, 1.5), -abs(logits - np.float32(1.5)))
+    masked[n - 1] = np.nan
+    assert np.isnan(Candidates(None, masked).peak)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llmgen.generation import filters, mirostat
-from llmgen.generation.candidates import Candidates, softmax
+from llmgen.generation.candidates import Candidates, Weights, softmax
 
 
 def from_probabilities(*p):
@@ -167,5 +167,5 @@ def test_mirostat_2_keeps_surprises_up_to_mu():
     assert kept(mirostat.cut_v2(c, 2.0)) == [0, 1]
     assert kept(mirostat.cut_v2(c, 4.0)) == [0, 1, 2, 3]
     assert kept(mirostat.cut_v2(c, 0.5)) == [0]
-    assert mirostat.surprise(softmax(c.logits), 0) == pytest.approx(1.0, abs=1e-6)
+    assert mirostat.surprise(Weights(c), 0) == pytest.approx(1.0, abs=1e-6)
     assert mirostat.update(10.0, 7.0, 5.0, 0.1) == pytest.approx(9.8)
