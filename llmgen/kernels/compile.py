@@ -1,9 +1,9 @@
 """The compiler process: turns kernel sources into object code with Numba and LLVM.
 
-    python -m llmgen.kernels.compile LEVEL < names
+    python -m llmgen.kernels.compile LEVEL FOLDER < names
 
 Reads kernel names, one a line ("module:function", below llmgen.kernels), and writes
-for each an object file into the cache, then its name to stdout.  A separate process
+for each an object file into the cache in FOLDER, then its name to stdout.  A separate process
 keeps the memory of two compilers out of the program, lets several run at once, and
 can simply be killed on Ctrl-C.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -94,7 +95,7 @@ def main() -> None:
     from llmgen.kernels.threads import register_system_calls
 
     register_system_calls(llvm.add_symbol)
-    store = ObjectStore.default()
+    store = ObjectStore(Path(sys.argv[2]))
     for line in sys.stdin:
         name = line.strip()
         store.save(name, level, compile_kernel(name))

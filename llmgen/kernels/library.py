@@ -286,21 +286,27 @@ def _start_child(level: str) -> subprocess.Popen[str]:
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, environment.get("PYTHONPATH", "")]))
     # the child must not be hit by the terminal's Ctrl-C: its parent kills it
     options: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {"creationflags": 0x00000200}
-    return subprocess.Popen(
-        [sys.executable, "-m", "llmgen.kernels.compile", level],
+    # a file, since a pipe that nobody empties would stop a child with much to complain about
+    complaints = tempfile.TemporaryFile("w+", errors="replace")
+    # -P: a numba.py in the user's current folder is not numba
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "llmgen.kernels.compile", level, str(ObjectStore.default().folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=complaints,
         text=True,
         env=environment,
         **options,
     )
+    child.stderr = complaints
+    return child
 
 
 def _failure(name: str, children: list[subprocess.Popen[str]]) -> str:
     last = ""
     for child in children:
         if child.poll() not in (None, 0) and child.stderr:
+            child.stderr.seek(0)
             lines = child.stderr.read().strip().splitlines()
             last = lines[-1] if lines else f"exit status {child.returncode}"
     return f"compiling the kernel {name} failed ({last or 'the compiler process ended'}); llmgen needs a working numba"
