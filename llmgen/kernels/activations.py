@@ -1,7 +1,9 @@
-"""Activations as the matrix kernels want them: int8 with a scale per 32 values, or float32.
+"""Activations as the matrix kernels want them: integers with a scale per 32 values, or float32.
 
 d = max|x| / 127, q = round(x / d) to the nearest even, e = d * sum(q).  The same
-numbers go into every format (layout.RECORDS, layout.TILE_BLOCK).
+numbers go into every format (layout.RECORDS, layout.TILE_BLOCK) but "wide", which
+has 16 bits (d = max|x| / 32767): signed 8-bit weights are widened anyway, so with
+them twice the precision of the activations costs nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from llmgen.kernels.abi import (
     RUN_OUTPUT_ROWS,
@@ -22,9 +23,6 @@ from llmgen.kernels.abi import (
 from llmgen.kernels.layout import RECORDS, TILE_BLOCK, TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG, TILE_TOKENS
 from llmgen.kernels.simd import (
     absolute,
-    fma,
-    i32x4,
-    i32x16,
     join_i8x16,
     load_f32,
     load_f32x16,
@@ -32,19 +30,17 @@ from llmgen.kernels.simd import (
     max_f32x16,
     maximum,
     nearest,
-    permute,
     splat,
     store_f32,
     store_f32x16,
     store_i8x16,
+    store_i16x16,
+    to_i16,
     store_i8x32,
     store_i32,
-    store_i32x4,
     sum_i32x16,
-    to_float,
     to_i8,
     to_int,
-    unary,
     zero_f32x16,
     zero_i32x16,
 )
@@ -54,29 +50,15 @@ _127 = np.float32(127.0)
 
 
 @inline
-def quantize16x2(a0, a1):  # type: ignore[no-untyped-def]
-    """32 floats -> (q of the first 16 as i32x16, of the last 16, d); a NaN ends up in d."""
+def quantize32(x, largest):  # type: ignore[no-untyped-def]
+    """32 floats at x -> (q of the first 16 as i32x16, of the last 16, d), |q| <= largest; a NaN ends up in d."""
+    a0, a1 = load_f32x16(x), load_f32x16(x + 64)
     top = max_f32x16(maximum(absolute(a0), absolute(a1)))
-    inverse = splat(_127 / top if top > 0 else np.float32(0.0))
-    return to_int(nearest(a0 * inverse)), to_int(nearest(a1 * inverse)), top / _127
+    inverse = splat(largest / top if top > 0 else np.float32(0.0))
+    return to_int(nearest(a0 * inverse)), to_int(nearest(a1 * inverse)), top / largest
 
 
-@inline
-def quantize32(x):  # type: ignore[no-untyped-def]
-    """The same for 32 floats at x."""
-    return quantize16x2(load_f32x16(x), load_f32x16(x + 64))
-
-
-def _sum_fours(b: Any, v: Any) -> Any:
-    """i32x4: minus the sums of four neighbours."""
-    q = [permute(b, v, range(k, 16, 4)) for k in range(4)]
-    total = b.add(b.add(q[0], q[1]), b.add(q[2], q[3]))
-    return b.sub(ir.Constant(i32x4.llvm, [0] * 4), total)
-
-
-negative_sums = unary(i32x16, i32x4, _sum_fours)
-
-_SPLIT, _SUPER = RECORDS["split"].nbytes, RECORDS["super"].nbytes
+_SPLIT, _SUPER, _WIDE = (RECORDS[kind].nbytes for kind in ("split", "super", "wide"))
 
 
 @inline
@@ -88,7 +70,16 @@ def put_split(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
     store_i8x16(p + 64 + 16 * place, to_i8(q1))
     store_f32(p + 128 + 8 * k, d)
     store_f32(p + 132 + 8 * k, d * np.float32(sum_i32x16(q0 + q1)))
-    store_i32x4(p + 160 + 16 * place, negative_sums(q0 + q1))
+
+
+@inline
+def put_wide(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
+    p = rec + (block >> 2) * _WIDE
+    k = block & 3
+    store_i16x16(p + 64 * k, to_i16(q0))
+    store_i16x16(p + 64 * k + 32, to_i16(q1))
+    store_f32(p + 256 + 8 * k, d)
+    store_f32(p + 260 + 8 * k, d)
 
 
 @inline
@@ -107,7 +98,7 @@ def put_super(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
 
 
 # Arguments of the step, in order.
-X, X_STRIDE, OUT, OUT_STRIDE, FIRST, LAST, REAL, GATHER, SPLIT, RUN, COUNT, TWICE = range(12)
+X, X_STRIDE, OUT, OUT_STRIDE, FIRST, LAST, REAL, GATHER, SPLIT, RUN, COUNT = range(11)
 
 
 @inline
@@ -128,36 +119,27 @@ def source_of(args, column):  # type: ignore[no-untyped-def]
     return arg(args, X) + row * arg(args, X_STRIDE)
 
 
-def _quantizer(put: Any) -> Any:
-    def quantize(args: int, thread: int, n_threads: int) -> None:
-        """Blocks FIRST..LAST of 32 activations into records; blocks from REAL on do not exist and become zero.
+def _quantizer(put: Any, largest: float) -> Any:
+    top = np.float32(largest)
 
-        TWICE: every column becomes two, the second one holding what the first one lost:
-        x = d q + d' q', which is about 16 bits of precision for one more dot product.
-        """
+    def quantize(args: int, thread: int, n_threads: int) -> None:
+        """Blocks FIRST..LAST of 32 activations into records; blocks from REAL on do not exist and become zero."""
         first, last = columns_of(args, thread, n_threads)
-        stride = arg(args, OUT_STRIDE)
-        twice = arg(args, TWICE)
         for column in range(first, last):
             x = source_of(args, column)
-            out = arg(args, OUT) + (column + column * twice) * stride
+            out = arg(args, OUT) + column * arg(args, OUT_STRIDE)
             for block in range(arg(args, FIRST), arg(args, LAST)):
                 if block < arg(args, REAL):
-                    a0, a1 = load_f32x16(x + 128 * block), load_f32x16(x + 128 * block + 64)
-                    q0, q1, d = quantize16x2(a0, a1)
+                    q0, q1, d = quantize32(x + 128 * block, top)
                     put(out, block, q0, q1, d)
-                    if twice:
-                        q0, q1, d = quantize16x2(fma(to_float(q0), splat(-d), a0), fma(to_float(q1), splat(-d), a1))
-                        put(out + stride, block, q0, q1, d)
                 else:
                     put(out, block, zero_i32x16(), zero_i32x16(), np.float32(0.0))
-                    if twice:
-                        put(out + stride, block, zero_i32x16(), zero_i32x16(), np.float32(0.0))
 
     return step(quantize)
 
 
-split, super = _quantizer(put_split), _quantizer(put_super)
+split, super = _quantizer(put_split, 127), _quantizer(put_super, 127)
+wide = _quantizer(put_wide, 32767)
 
 
 def _copy(args: int, thread: int, n_threads: int) -> None:
@@ -212,7 +194,7 @@ def tiles(args: int, thread: int, n_threads: int) -> None:
 @inline
 def _token(x, out, lane):  # type: ignore[no-untyped-def]
     """32 activations of one token -> i8x32; scale and sums go to the token's lane of the block at out."""
-    q0, q1, d = quantize32(x)
+    q0, q1, d = quantize32(x, _127)
     s0, s1 = sum_i32x16(q0), sum_i32x16(q1)
     store_f32(out + TILE_D + lane, d)
     store_f32(out + TILE_E + lane, d * np.float32(s0 + s1))

@@ -32,7 +32,9 @@ from llmgen.kernels.simd import (
     Vec,
     call_intrinsic,
     f32x16,
+    i8x32,
     i8x64,
+    i16x32,
     i32x16,
     offset,
     permute,
@@ -127,22 +129,6 @@ def _wide_sum(b: Any, shorts: list[Any], adds: int) -> Any:
     return total
 
 
-def emit_signed_pair(b: Any, pairs: list[tuple[Any, Any]], negative_sums: Any) -> Any:
-    """i32x16: the sum of the dots of (i8x64, i8x64) pairs; negative_sums i32x16: minus the sums of all x in fours."""
-    parts = []
-    for part in range(64 // WIDTH):
-        registers = [(_halves(b, w)[part], _halves(b, x)[part]) for w, x in pairs]
-        if NATIVE:
-            lanes = range(part * WIDTH // 4, (part + 1) * WIDTH // 4)
-            acc = b.shl(permute(b, negative_sums, lanes), _constant(32, WIDTH // 4, 7))
-            for w, x in registers:
-                acc = _accumulate(b, acc, b.xor(w, _constant(8, WIDTH, -128)), x)
-        else:
-            acc = _wide_sum(b, [_pairs_to_i16(b, *_abs_and_signed(b, w, x)) for w, x in registers], 1)
-        parts.append(acc)
-    return _join(b, parts)
-
-
 @intrinsic
 def dot4(typing_context: Any, u: Any, s: Any) -> Any:
     """i32x16: dot of weights of up to 6 bits."""
@@ -163,14 +149,32 @@ def dot4_pair(typing_context: Any, u0: Any, s0: Any, u1: Any, s1: Any) -> Any:
     return i32x16(i8x64, i8x64, i8x64, i8x64), generate
 
 
+def _dot_shorts(b: Any, w: Any, x: Any) -> Any:
+    """i16 [32] times i16 [32], neighbours added, then the upper half added to the lower: i32 [8]."""
+    if LEVEL == "generic":
+        wide = b.mul(b.sext(w, _vector(32, 32)), b.sext(x, _vector(32, 32)))
+        pairs = b.add(permute(b, wide, range(0, 32, 2)), permute(b, wide, range(1, 32, 2)))
+        return b.add(permute(b, pairs, range(8)), permute(b, pairs, range(8, 16)))
+    halves = []
+    for part in (range(16), range(16, 32)):
+        operands = [permute(b, w, part), permute(b, x, part)]
+        halves.append(call_intrinsic(b, "llvm.x86.avx2.pmadd.wd", _vector(32, 8), operands))
+    return b.add(*halves)
+
+
 @intrinsic
-def dot4_signed_pair(typing_context: Any, w0: Any, x0: Any, w1: Any, x1: Any, negative_sums: Any) -> Any:
-    """i32x16: dot(w0, x0) + dot(w1, x1) of signed bytes, see ``emit_signed_pair``."""
+def dot2_blocks(typing_context: Any, w0: Any, x0: Any, w1: Any, x1: Any) -> Any:
+    """i32x16: dots of two blocks of 32 signed weights (i8x32) with 16-bit activations (i16x32), eight lanes each.
+
+    |w x| <= 128 * 32767 and a lane adds four of them, so nothing overflows.
+    """
 
     def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        return emit_signed_pair(b, [(args[0], args[1]), (args[2], args[3])], args[4])
+        shorts = [b.sext(w, _vector(16, 32)) for w in args[0::2]]
+        dots = [_dot_shorts(b, w, x) for w, x in zip(shorts, args[1::2], strict=True)]
+        return permute(b, dots[0], range(16), dots[1])
 
-    return i32x16(i8x64, i8x64, i8x64, i8x64, i32x16), generate
+    return i32x16(i8x32, i16x32, i8x32, i16x32), generate
 
 
 # ---- a panel: 16 rows times TOKENS tokens ----------------------------------------------

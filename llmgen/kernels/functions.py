@@ -5,9 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from llmgen.kernels.abi import inline
-from llmgen.kernels.simd import at_least, at_most, bits_float, constant, f32x16, fma, nearest, splat, to_int
+from llmgen.kernels.simd import (
+    at_least,
+    at_most,
+    bits_float,
+    constant,
+    f32x16,
+    fma,
+    nearest,
+    shift,
+    splat,
+    to_int,
+)
 from llmgen.kernels.simd import i32x16 as _i32x16
-from llmgen.kernels.simd import shift
 
 _exponent = shift(_i32x16, "shl", [23] * 16)
 _bias = constant(_i32x16, [127] * 16)

@@ -14,12 +14,11 @@ STEP_NEXT = STEP_BYTES - 8
 FIELDS = {
     name: i
     for i, name in enumerate(
-        ("n_tokens", "ids", "positions", "caches", "n_outputs", "output_rows", "n_output_columns")
+        ("n_tokens", "ids", "positions", "caches", "n_outputs", "output_rows")
     )
 }
 """The control block of a run, int64 each: how many tokens; addresses of their ids, positions and
-cache bases (int64 [n_tokens] each); how many rows of logits, for which tokens (int64 [n_outputs]), and how many
-columns of activations they take (two each where activations are quantized twice)."""
+cache bases (int64 [n_tokens] each); how many rows of logits, and for which tokens (int64 [n_outputs])."""
 
 TILE_TOKENS = 8
 """Prompt tokens are laid out in tiles of eight."""
@@ -45,9 +44,10 @@ class Record:
 
 
 RECORDS = {
-    # int8: first halves of the blocks 0, 2, 1, 3, then second halves | f32 [d0 e0 d1 e1 d2 e2 d3 e3] |
-    # int32 [16]: minus the sums of fours, first half plus second half
-    "split": Record(128, 256),
+    # int8: first halves of the blocks 0, 2, 1, 3, then second halves | f32 [d0 e0 d1 e1 d2 e2 d3 e3]
+    "split": Record(128, 192),
+    # int16 in order | f32 [d0 d0 d1 d1 d2 d2 d3 d3]
+    "wide": Record(128, 320),
     # int8 in order | f32 [d0..3 e0..3 d4..7 e4..7] | f32 d per 16 | f32 e per 16
     "super": Record(256, 448),
     # float32 in order, padded with zeros

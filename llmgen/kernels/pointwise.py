@@ -84,15 +84,3 @@ def add_row(args: int, thread: int, n_threads: int) -> None:
         y = arg(args, Y)
         for i in range(0, 4 * n, 64):
             store_f32x16(x + i, load_f32x16(x + i) + load_f32x16(y + i))
-
-
-@step
-def add_pairs(args: int, thread: int, n_threads: int) -> None:
-    """Row c becomes row 2c plus row 2c + 1, in place, for COUNT rows c."""
-    n = arg(args, N)
-    stride = arg(args, X_STRIDE)
-    for t in range(run_field(arg(args, RUN), arg(args, COUNT))):
-        out = arg(args, X) + t * stride
-        x = arg(args, X) + 2 * t * stride
-        for i in range(0, 4 * n, 64):
-            store_f32x16(out + i, load_f32x16(x + i) + load_f32x16(x + stride + i))

@@ -210,7 +210,7 @@ def scalar_storer(value_type: Any, memory: Any, narrow: str | Callable[[Any, Any
 
 load_f32x8, load_f32x16 = loader(f32x8), loader(f32x16)
 load_i32x16 = loader(i32x16)
-load_i16x16 = loader(i16x16)
+load_i16x16, load_i16x32 = loader(i16x16), loader(i16x32)
 load_i8x16, load_i8x32, load_i8x64 = loader(i8x16), loader(i8x32), loader(i8x64)
 store_f32x8, store_f32x16 = storer(f32x8), storer(f32x16)
 store_i32x4, store_i32x8, store_i32x16 = storer(i32x4), storer(i32x8), storer(i32x16)
@@ -297,6 +297,7 @@ splat_i32 = unary(types.int64, i32x16, lambda b, v: splat_value(b, b.trunc(v, I3
 to_float = cast(i32x16, f32x16, "sitofp")
 to_int = cast(f32x16, i32x16, "fptosi")
 to_i8 = cast(i32x16, i8x16, "trunc")
+to_i16 = cast(i32x16, i16x16, "trunc")
 widen_s8 = cast(i8x16, i32x16, "sext")
 widen_u8 = cast(i8x16, i32x16, "zext")
 float_bits = cast(f32x16, i32x16, "bitcast")

@@ -11,6 +11,7 @@ Layout of a layer (see kernels/rope.py): keys, then values, each per kv head.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -161,15 +162,37 @@ class Sequence:
         """A second sequence with the same tokens and a cache of its own; copies only what is filled."""
         other = Sequence(self._layout, self.n_ctx)
         other.length, other._reached = self.length, self._reached
-        assert self._data is not None and other._data is not None
-        filled = -(-self._reached // KEY_BLOCK)
+        for mine, its in zip(self.filled(), other.filled(), strict=True):
+            its[:] = mine
+        return other
+
+    def filled(self) -> Iterator[np.ndarray]:
+        """The parts of the memory that hold anything, uint8: for each layer its heads' keys, then their values."""
+        if self._data is None:
+            raise LLMGenError("this sequence is closed; make a new one")
+        blocks = -(-self._reached // KEY_BLOCK)
         for cache in self._layout.layers:
-            for offset, size in ((cache.key_offset, cache.key_bytes), (cache.value_offset, cache.value_bytes)):
+            for offset, size in (
+                (cache.key_offset, cache.key_bytes),
+                (cache.value_offset, cache.value_bytes),
+            ):
                 for head in range(cache.n_kv_heads):
                     start = offset + head * cache.blocks * size
-                    stop = start + min(filled, cache.blocks) * size
-                    other._data[start:stop] = self._data[start:stop]
-        return other
+                    yield self._data[start : start + min(blocks, cache.blocks) * size]
+
+    @property
+    def layout(self) -> CacheLayout:
+        """Where what lies."""
+        return self._layout
+
+    @property
+    def reached(self) -> int:
+        """The longest length whose keys were written, since the sequence was last empty."""
+        return self._reached
+
+    def restore(self, length: int, reached: int) -> None:
+        """Declare that ``filled`` holds this many tokens: for whoever fills it from a file."""
+        self.length, self._reached = length, reached
 
     def close(self) -> None:
         """Give the memory back."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -69,11 +70,11 @@ class Model:
         prompt = PromptRecorder(config, self.layout, self._control.address, self._chunk, self.max_outputs)
         for recorder in (token, prompt):
             build(recorder, self.weights, config)
-        self._control.columns_per_output = token.columns_per_output
         prompt.fuse_residuals()
         self._library = KernelLibrary.for_level(level)
         self._token, self._prompt = _Program(token, n_threads), _Program(prompt, n_threads)
-        self._library.require([*KERNELS, *SAMPLING_KERNELS, *self._token.plan.kernels, *self._prompt.plan.kernels], progress)
+        needed = [*KERNELS, *SAMPLING_KERNELS, *self._token.plan.kernels, *self._prompt.plan.kernels]
+        self._library.require(needed, progress)
         self._workspace = _Workspace(self._token, self._prompt)
         self._team = ThreadTeam(n_threads, self._library)
 
@@ -117,6 +118,13 @@ class Model:
     def kv_bytes_per_token(self) -> int:
         """Bytes of KV cache that one more token takes, windows not yet full."""
         return self.layout.bytes_per_token
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What tells this model from others: see ``cache_file.fingerprint``."""
+        from llmgen.model.cache_file import fingerprint
+
+        return fingerprint(self._file)
 
     # ---- running --------------------------------------------------------------------
 
@@ -255,8 +263,6 @@ class _Control:
             self._fields[FIELDS[name]] = array.ctypes.data
         self.address = int(self._fields.ctypes.data)
 
-    columns_per_output = 1
-
     def prompt(self, ids: np.ndarray, first: int, cache: int, n_outputs: int) -> None:
         """Tokens at positions first, first + 1, ... of one sequence; logits for the last n_outputs of them."""
         n = len(ids)
@@ -278,7 +284,6 @@ class _Control:
     def _set(self, n_tokens: int, n_outputs: int) -> None:
         self._fields[FIELDS["n_tokens"]] = n_tokens
         self._fields[FIELDS["n_outputs"]] = n_outputs
-        self._fields[FIELDS["n_output_columns"]] = n_outputs * self.columns_per_output
 
 
 class _Program:

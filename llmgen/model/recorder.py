@@ -38,7 +38,6 @@ _STATE = 64  # bytes before o in a row state of attention
 _SCORE_ROWS = 8  # rows of scores that attention's scratch must hold at least
 COUNT_TOKENS = 8 * FIELDS["n_tokens"]
 COUNT_OUTPUTS = 8 * FIELDS["n_outputs"]
-COUNT_OUTPUT_COLUMNS = 8 * FIELDS["n_output_columns"]
 
 TOKENS = "tokens"
 """Partition of prompt values: each thread its own tiles of tokens."""
@@ -91,7 +90,6 @@ class Recorder(ABC):
         self.config, self.layout, self.run = config, layout, run
         self.steps: list[Step] = []
         self.logits_value: Value | None = None
-        self.columns_per_output = 1
         self.tables: list[RopeTable] = []
 
     # ---- building blocks ---------------------------------------------------------
@@ -211,17 +209,11 @@ class Recorder(ABC):
 
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
         """x @ w.T + bias for the tokens that want logits, soft-capped; ends the program."""
-        self.columns_per_output = 1 if w.kernels.record == "float" else 2
-        record = self._output_record(x, w)
-        columns = self.max_outputs * self.columns_per_output
-        out = Value(w.n_rows, _floats(w.n_rows), columns, False, Rows(w.n_rows))
-        self._matvec(w, record, EVERYTHING, out, COUNT_OUTPUT_COLUMNS)
+        out = Value(w.n_rows, _floats(w.n_rows), self.max_outputs, False, Rows(w.n_rows))
+        self._matvec(w, self._output_record(x, w), EVERYTHING, out, COUNT_OUTPUTS)
         first, last = share(w.n_rows, rows_unit(w.n_rows))
         here = At(out, lambda t, n: 4 * first(t, n))
         count = Each(lambda t, n: last(t, n) - first(t, n))
-        if self.columns_per_output == 2:
-            args = [here, out.stride, 0, 0, 0, 0, count, 0, self.run, 0.0, COUNT_OUTPUTS]
-            self.emit("pointwise:add_pairs", args, [(out, out.partition, True)])
         if bias is not None:
             there = Each(lambda t, n: bias.address + 4 * first(t, n))
             args = [here, out.stride, there, 0, 0, 0, count, 0, self.run, 0.0, COUNT_OUTPUTS]
@@ -232,17 +224,11 @@ class Recorder(ABC):
         self.logits_value = out
 
     def _output_record(self, x: Value, w: Matrix) -> Value:
-        """The activations of the tokens that want logits, for w's matrix-vector kernel.
-
-        Nothing behind it averages out what quantizing them would lose, so they are
-        quantized twice, to about 16 bits: two columns for each output.
-        """
+        """The activations of the tokens that want logits, for w's matrix-vector kernel."""
         kind = w.kernels.record
-        columns = self.max_outputs * self.columns_per_output
-        out = Value(x.n, RECORDS[kind].size(x.n), columns, not self.split, "outputs")
+        out = Value(x.n, RECORDS[kind].size(x.n), self.max_outputs, not self.split, "outputs")
         units = _record_units(x.n, kind)
         args = _record_args(x, out, kind, 0, units, 1, self.split, self.run, COUNT_OUTPUTS)
-        args.append(self.columns_per_output - 1)
         self.emit(f"activations:{kind}", args, [(x, EVERYTHING, False), (out, "outputs", True)])
         return out
 
@@ -333,7 +319,7 @@ class TokenRecorder(Recorder):
             first = Each(lambda t, n: start(t, n) // per)
             last = Each(lambda t, n: units if stop(t, n) == x.n and start(t, n) < x.n else stop(t, n) // per)
         reads = x.partition if own_rows else EVERYTHING
-        args = [*_record_args(x, out, kind, first, last, 0, 0, self.run, COUNT_TOKENS), 0]
+        args = _record_args(x, out, kind, first, last, 0, 0, self.run, COUNT_TOKENS)
         self.emit(f"activations:{kind}", args, [(x, reads, False), (out, x.partition, True)])
         x.forms[kind] = out
         return out, EVERYTHING

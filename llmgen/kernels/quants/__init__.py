@@ -48,7 +48,7 @@ TABLE = {
         QuantKernels("q4_1", "split", 128, 32, _SCALED, 8, 64),
         QuantKernels("q5_0", "split", 128, 32, _SCALED, 4, 80),
         QuantKernels("q5_1", "split", 128, 32, _SCALED, 4, 80),
-        QuantKernels("q8_0", "split", 128, 32, _SCALED, 8, 128),
+        QuantKernels("q8_0", "wide", 128, 32, _SCALED, 8, 128),
         QuantKernels("q4_k", "super", 256, 256, _SCALED, 8, 16),
         QuantKernels("q5_k", "super", 256, 256, _SCALED, 4, 16),
         QuantKernels("q6_k", "super", 256, 256, _SCALED + 128, 2, 16),

@@ -24,7 +24,7 @@ from numba.core import types
 
 from llmgen.kernels import half
 from llmgen.kernels.abi import inline
-from llmgen.kernels.dot import dot4_pair, dot4_signed_pair
+from llmgen.kernels.dot import dot2_blocks, dot4_pair
 from llmgen.kernels.simd import (
     I32,
     I64,
@@ -39,7 +39,7 @@ from llmgen.kernels.simd import (
     load_f32x8,
     load_i8x32,
     load_i8x64,
-    load_i32x16,
+    load_i16x32,
     load_s8,
     load_u8,
     load_u32,
@@ -59,6 +59,8 @@ from llmgen.kernels.simd import (
 )
 
 spread_even = shuffle(f32x8, [0] * 4 + [4] * 4 + [2] * 4 + [6] * 4)
+spread_first = shuffle(f32x8, [0] * 8 + [2] * 8)
+spread_last = shuffle(f32x8, [4] * 8 + [6] * 8)
 low_nibbles = unary(i8x64, i8x64, lambda b, v: b.and_(v, ir.Constant(i8x64.llvm, [15] * 64)))
 
 
@@ -142,7 +144,7 @@ class Legacy:
     zero_min = staticmethod(zero_f32x8)
     blocks_a_step = 4
     sub_blocks = 1  # blocks of 32 in one block of the file
-    x_bytes = 256  # of the activation record per step
+    x_bytes = 192  # of the activation record per step
     signed = False
     halves = False  # one scale for all 32 weights of a block
 
@@ -234,24 +236,26 @@ Q5_1 = _nibble_type(24, 8, 2, 0, 4)
 
 def _q8_0() -> Legacy:
     quant = Legacy(34, 8)
-    quant.signed = True
-    scales, first, second = four_scales(34, False), four_runs(2, 34), four_runs(18, 34)
+    quant.signed, quant.x_bytes = True, 320
+    scales = four_scales(34, False)
 
     @inline
     def unpack(p):  # type: ignore[no-untyped-def]
-        return scales(p), first(p), second(p)
+        return scales(p), load_i8x32(p + 2), load_i8x32(p + 36), load_i8x32(p + 70), load_i8x32(p + 104)
 
     @inline
     def unpack_tail(p, n):  # type: ignore[no-untyped-def]
-        d, low, high = unpack(p)
-        return keep_blocks(d, n), low, high
+        d, w0, w1, w2, w3 = unpack(p)
+        return keep_blocks(d, n), w0, w1, w2, w3
 
     @inline
     def fold(u, x, a, m):  # type: ignore[no-untyped-def]
-        d, low, high = u
-        t = d * load_f32x8(x + 128)
-        s = dot4_signed_pair(low, load_i8x64(x), high, load_i8x64(x + 64), load_i32x16(x + 160))
-        return fma(to_float(s), spread_even(t), a), m
+        d, w0, w1, w2, w3 = u
+        t = d * load_f32x8(x + 256)
+        s = dot2_blocks(w0, load_i16x32(x), w1, load_i16x32(x + 64))
+        a = fma(to_float(s), spread_first(t), a)
+        s = dot2_blocks(w2, load_i16x32(x + 128), w3, load_i16x32(x + 192))
+        return fma(to_float(s), spread_last(t), a), m
 
     @inline
     def finish(a, m):  # type: ignore[no-untyped-def]

@@ -1,6 +1,6 @@
 """Matrix times generated tokens: rows straight from the file, one token or up to eight.
 
-One and two columns keep their sums in registers, more keep them in the first cache.
+One column keeps its sums in registers, more keep them in the first cache.
 
 A row is decoded once for all columns; each column is summed exactly as it would be
 alone, so the result for a token does not depend on its company.
@@ -81,35 +81,6 @@ def _make(quant: Any) -> Any:
                     if tail:
                         a, m = fold(unpack_tail(p, tail), x, a, m)
                 store_f32(out + 4 * row, finish(a, m))
-            return
-        if columns == 2:
-            x0 = arg(args, X)
-            other = arg(args, X_STRIDE)
-            out = arg(args, OUT)
-            out_stride = arg(args, OUT_STRIDE)
-            for row in range(first, last):
-                p = weights + row * row_bytes
-                if row == tail_row:
-                    p = tail_address
-                x = x0
-                a = zero_f32x16()
-                m = zero_min()
-                a1 = zero_f32x16()
-                m1 = zero_min()
-                for _ in range(steps):
-                    ask(p)
-                    u = unpack(p)
-                    a, m = fold(u, x, a, m)
-                    a1, m1 = fold(u, x + other, a1, m1)
-                    p += step_bytes
-                    x += x_bytes
-                if has_tail:
-                    if tail:
-                        u = unpack_tail(p, tail)
-                        a, m = fold(u, x, a, m)
-                        a1, m1 = fold(u, x + other, a1, m1)
-                store_f32(out + 4 * row, finish(a, m))
-                store_f32(out + out_stride + 4 * row, finish(a1, m1))
             return
         x_stride = arg(args, X_STRIDE)
         out_stride = arg(args, OUT_STRIDE)

@@ -16,7 +16,16 @@ from numba.extending import intrinsic
 
 from llmgen.kernels.abi import RUN_TOKENS, arg, inline, run_field, step
 from llmgen.kernels.dot import NATIVE, TOKENS, PanelDots, joined, tile_type
-from llmgen.kernels.layout import PANEL_ROWS, TILE_BLOCK, TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG, TILE_TOKENS
+from llmgen.kernels.layout import (
+    PANEL_ROWS,
+    TILE_BLOCK,
+    TILE_D,
+    TILE_E,
+    TILE_E0,
+    TILE_E1,
+    TILE_NEG,
+    TILE_TOKENS,
+)
 from llmgen.kernels.quants import TABLE, floats, kquants, legacy
 from llmgen.kernels.simd import (
     call_intrinsic,
