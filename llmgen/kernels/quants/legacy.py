@@ -112,12 +112,33 @@ def _keep(b: Any, v: Any, n: Any) -> Any:
 keep_blocks = binary(f32x8, types.int64, f32x8, _keep)
 
 
-def _add_fifth(b: Any, bits: Any, v: Any) -> Any:
-    mask = b.bitcast(bits, ir.VectorType(ir.IntType(1), 64))
-    return b.select(mask, b.or_(v, ir.Constant(i8x64.llvm, [16] * 64)), v)
+def fifth_bits(first: int, stride: int) -> Any:
+    """``load(p)``: i8x16, the words of fifth bits at p + first of four blocks."""
+
+    def emit(b: Any, p: Any) -> Any:
+        value = undefined(ir.VectorType(I32, 4))
+        for i in range(4):
+            word = b.load(pointer(b, offset(b, p, first + i * stride)), align=1, typ=I32)
+            value = b.insert_element(value, word, ir.Constant(I32, i))
+        return b.bitcast(value, i8x16.llvm)
+
+    return unary(types.intp, i8x16, emit)
 
 
-add_fifth_bits = binary(types.int64, i8x64, i8x64, _add_fifth)
+def add_fifth(half: int) -> Any:
+    """``add(words, v)``: v with 16 added where the fifth bit is set; half: 0 for the first 16 weights of the blocks."""
+    lanes = [4 * block + 2 * half + j // 8 for block in ORDER for j in range(16)]
+    masks = ir.Constant(i8x64.llvm, [(1 << (j % 8)) - (256 if j % 8 == 7 else 0) for j in range(64)])
+
+    def emit(b: Any, words: Any, v: Any) -> Any:
+        chosen = b.and_(permute(b, words, lanes), masks)
+        sixteen = ir.Constant(i8x64.llvm, [16] * 64)
+        return b.or_(v, b.select(b.icmp_unsigned("==", chosen, masks), sixteen, ir.Constant(i8x64.llvm, [0] * 64)))
+
+    return binary(i8x16, i8x64, i8x64, emit)
+
+
+add_fifth_first, add_fifth_second = add_fifth(0), add_fifth(1)
 
 
 def _nibbles32(b: Any, p: Any) -> Any:
@@ -171,15 +192,12 @@ def _nibble_type(nbytes: int, first: int, second: int | None, zero: int, fifth: 
         def weights(p, j):  # type: ignore[no-untyped-def]
             return nibbles32(p + first)
     else:
-        b0, b1, b2, b3 = (fifth + i * nbytes for i in ORDER)
+        bits = fifth_bits(fifth, nbytes)
 
         @inline
         def unpack(p):  # type: ignore[no-untyped-def]
-            v = runs(p)
-            h0, h1, h2, h3 = load_u32(p + b0), load_u32(p + b1), load_u32(p + b2), load_u32(p + b3)
-            low = (h0 & 0xFFFF) | ((h1 & 0xFFFF) << 16) | ((h2 & 0xFFFF) << 32) | (h3 << 48)
-            high = (h0 >> 16) | (h1 & 0xFFFF0000) | ((h2 >> 16) << 32) | ((h3 >> 16) << 48)
-            return scales(p), add_fifth_bits(low, low_nibbles(v)), add_fifth_bits(high, high_nibbles(v))
+            v, words = runs(p), bits(p)
+            return scales(p), add_fifth_first(words, low_nibbles(v)), add_fifth_second(words, high_nibbles(v))
 
         @inline
         def weights(p, j):  # type: ignore[no-untyped-def]
