@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from llmgen.errors import LLMGenError, TemplateError, TokenizerError, UsageError
 from llmgen.generation.aio import stream_async
 from llmgen.generation.batch import generate_all
+from llmgen.generation.beams import Beam, BeamOptions, BeamSearch
+from llmgen.generation.cached import Reuse
 from llmgen.generation.events import GenerationEvent, GenerationResult
 from llmgen.generation.params import SamplingParams
 from llmgen.generation.prompt import check_prompt
@@ -210,7 +212,7 @@ class LLM:
             return self.stream(
                 prompt, params, parse_special=parse_special, cancel=cancel, callback=callback
             ).run()
-        prompts = [self._ids(item, parse_special) for item in prompt]
+        prompts = [self.prompt_ids(item, parse_special=parse_special) for item in prompt]
         if callback is not None:
             raise UsageError("callback goes with one prompt, not several: use on_event of Batch for those")
         many = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else params
@@ -229,7 +231,27 @@ class LLM:
         params = params or SamplingParams()
         first = random_seed() if params.seed is None else params.seed
         each = [params.with_(seed=(first + i) % 2**64) for i in range(n)]
-        return self._generate_all([self._ids(prompt, parse_special)] * n, each, cancel)
+        return self._generate_all([self.prompt_ids(prompt, parse_special=parse_special)] * n, each, cancel)
+
+    def beams(
+        self,
+        prompt: Prompt,
+        n_beams: int = 4,
+        params: SamplingParams | None = None,
+        *,
+        length_penalty: float = 1.0,
+        early_stopping: bool = False,
+        parse_special: bool = False,
+        cancel: Cancel | None = None,
+    ) -> list[Beam]:
+        """The ``n_beams`` best answers that beam search finds, the best first (see :mod:`.beams`).
+
+        Of ``params``, biases, bans, penalties, stops and limits apply; nothing is random.
+        """
+        options = BeamOptions(n_beams, length_penalty, early_stopping)
+        ids = self.prompt_ids(prompt, parse_special=parse_special)
+        params = params or SamplingParams()
+        return BeamSearch(self._model, self._text_tokenizer(), ids, params, options, cancel).run()
 
     def stream(
         self,
@@ -241,7 +263,9 @@ class LLM:
         callback: Callback | None = None,
     ) -> GenerationStream:
         """The same as events, as they happen."""
-        return self._stream_ids(self._ids(prompt, parse_special), params, cancel, callback)
+        return self._stream_ids(
+            self.prompt_ids(prompt, parse_special=parse_special), params, cancel, callback
+        )
 
     def chat(
         self,
@@ -302,10 +326,13 @@ class LLM:
         assert result is not None
         return result
 
-    def session(self) -> Session:
-        """A session with a cache of its own: for conversations that go on, rewinding and forking."""
+    def session(self, reuse: Reuse = "all") -> Session:
+        """A session with a cache of its own: for conversations that go on, rewinding, forking, saving.
+
+        ``reuse`` as in :class:`Session`.
+        """
         self._check_open()
-        session = self._new_session("all")
+        session = self._new_session(reuse)
         session.owner = self
         return session
 
@@ -333,7 +360,8 @@ class LLM:
         if self._resources.closed:
             raise LLMGenError("this LLM is closed, and an open one is needed: make a new one")
 
-    def _ids(self, prompt: Prompt, parse_special: bool) -> list[int]:
+    def prompt_ids(self, prompt: Prompt, *, parse_special: bool = False) -> list[int]:
+        """The token ids that :meth:`generate` makes of a prompt; refused where the model cannot take them."""
         self._check_open()
         if isinstance(prompt, str):
             return self.tokenizer.encode_prompt(prompt, parse_special=parse_special)
@@ -381,7 +409,7 @@ class LLM:
             )
         return template
 
-    def _new_session(self, reuse: Any) -> Session:
+    def _new_session(self, reuse: Reuse) -> Session:
         session = Session(self._model, self._text_tokenizer(), reuse=reuse)
         self._resources.sessions.add(session)
         return session

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from llmgen.generation.beams import Beam, BeamOptions
     from llmgen.generation.events import GenerationEvent, GenerationResult, Timings, TokenLogprob
     from llmgen.generation.params import SamplingParams
     from llmgen.generation.sampler import Sampler
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from llmgen.generation.stream import GenerationStream
 
 _HOME = {
+    "Beam": "beams",
+    "BeamOptions": "beams",
     "GenerationEvent": "events",
     "GenerationResult": "events",
     "GenerationStream": "stream",
@@ -28,6 +31,8 @@ _HOME = {
 }
 
 __all__ = [
+    "Beam",
+    "BeamOptions",
     "GenerationEvent",
     "GenerationResult",
     "GenerationStream",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -103,6 +104,22 @@ class CachedTokens:
         keep = max(0, len(self.tokens) - n)
         self.cut(min(keep, self.cached))
         del self.tokens[keep:]
+
+    def save(self, path: Path) -> None:
+        """Write what is in the cache to a file; see ``llmgen.model.cache_file``."""
+        from llmgen.model import cache_file
+
+        n = self.cached
+        cache_file.save(path, self.model, self.seq, self.tokens[:n], min(self._prompt_role, n))  # type: ignore[arg-type]
+
+    def load(self, path: Path) -> None:
+        """Take tokens and cache from a file instead of what is there."""
+        from llmgen.model import cache_file
+
+        self.clear()
+        stored = cache_file.load(path, self.model, self.seq)  # type: ignore[arg-type]
+        self.tokens = stored.tokens
+        self._prompt_role = stored.n_prompt
 
     def fork(self) -> CachedTokens:
         """An independent copy."""

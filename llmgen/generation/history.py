@@ -24,6 +24,12 @@ class History:
         self._buffer[self._n] = token
         self._n += 1
 
+    def copy(self) -> History:
+        """An independent copy."""
+        twin = History()
+        twin._buffer, twin._n = self._buffer.copy(), self._n
+        return twin
+
     @property
     def tokens(self) -> NDArray[np.int64]:
         """The ids so far, int64 [n]: a view."""

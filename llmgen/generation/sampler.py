@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 
@@ -116,6 +117,19 @@ class Sampler:
         for stage in self._stages:
             c = stage(c)
         return c
+
+    def fork(self) -> Sampler:
+        """An independent copy: same seed, same tokens so far."""
+        twin = copy(self)
+        twin.history = self.history.copy()
+        twin._breakers = copy(self._breakers)
+        twin._stages = twin._chain()  # the stages are bound to their sampler
+        return twin
+
+    def accept(self, token: int) -> None:
+        """Remember a token that somebody else has chosen for this step."""
+        self._accept(token)
+        self.step += 1
 
     def biased(self, c: Candidates) -> Candidates:
         """Step 1 of the pipeline: bias, bans, and no ending before ``min_tokens``."""

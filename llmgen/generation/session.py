@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
 from weakref import ref
 
 from llmgen.errors import LLMGenError, UsageError
@@ -114,6 +116,26 @@ class Session:
         twin._cache = self._cache.fork()
         twin._stream = None
         return twin
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the tokens in the cache, and the cache, to a file: all of it or nothing.
+
+        Also between two events of a running stream; after its first one the cache
+        holds just the prompt.  Raises :class:`LLMGenError`.
+        """
+        if self._closed:
+            raise LLMGenError("this session is closed: make a new one")
+        with turn(self._model):
+            self._cache.save(Path(path))
+
+    def load(self, path: str | PathLike[str]) -> None:
+        """Go on from a saved file.
+
+        Refused with the reason (:class:`LLMGenError`) where the file was made by another
+        model, KV type or format version, or is damaged; the session is empty then.
+        """
+        self._make_free()
+        self._cache.load(Path(path))
 
     def close(self) -> None:
         """End a running generation and give the cache back."""

@@ -93,8 +93,8 @@ def save(path: Path, model: Model, seq: Cache, tokens: Sequence[int], n_prompt: 
     ).encode()
     with _replacing(path) as file:
         digest = hashlib.sha256()
-        parts = [_START.pack(MAGIC, VERSION, len(header)), header, np.asarray(tokens, dtype="<i4").tobytes()]
-        for part in (*parts, *seq.filled()):
+        start = [_START.pack(MAGIC, VERSION, len(header)), header, np.asarray(tokens, dtype="<i4").tobytes()]
+        for part in (*start, *(filled.data for filled in seq.filled())):
             digest.update(part)
             file.write(part)
         file.write(digest.digest())
@@ -129,9 +129,9 @@ def _load(path: Path, file: BinaryIO, model: Model, seq: Cache) -> Stored:
         raise _damaged(path, f"it has {found} bytes, and {expected} were expected")
     ids = _read(path, file, 4 * n_tokens, digest)
     for part in filled:
-        if file.readinto(memoryview(part)) != len(part):  # type: ignore[attr-defined]
+        if file.readinto(part.data) != len(part):  # type: ignore[attr-defined]
             raise _damaged(path, "it ends early")
-        digest.update(part)
+        digest.update(part.data)
     if file.read(_DIGEST_BYTES) != digest.digest():
         raise _damaged(path, "its checksum is wrong")
     tokens = np.frombuffer(ids, dtype="<i4").tolist()
@@ -177,7 +177,9 @@ def _check(path: Path, header: dict[str, Any], model: Model, layout: CacheLayout
     if header["model"] != model.fingerprint:
         raise _refused(path, "it was made with another model")
     if header["kv_type"] != layout.kv_type:
-        raise _refused(path, f"its KV type is {header['kv_type']}, and this run's {layout.kv_type} (--kv-type)")
+        raise _refused(
+            path, f"its KV type is {header['kv_type']}, and this run's {layout.kv_type} (--kv-type)"
+        )
     n, reached = header["n_tokens"], header["reached"]
     if not 1 <= n <= reached <= 1 << 40 or not 0 <= header["n_prompt"] <= n:
         raise _damaged(path, "its header counts tokens wrongly")

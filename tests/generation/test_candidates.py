@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from llmgen.generation import native
 from llmgen.generation.candidates import (
     Candidates,
-    best,
     Weights,
+    best,
     best_indices,
     fewest,
     largest,
