@@ -34,12 +34,12 @@ from llmgen.kernels.simd import (
     store_f32,
     store_f32x16,
     store_i8x16,
-    store_i16x16,
-    to_i16,
     store_i8x32,
+    store_i16x16,
     store_i32,
     sum_i32x16,
     to_i8,
+    to_i16,
     to_int,
     zero_f32x16,
     zero_i32x16,
@@ -119,7 +119,7 @@ def source_of(args, column):  # type: ignore[no-untyped-def]
     return arg(args, X) + row * arg(args, X_STRIDE)
 
 
-def _quantizer(put: Any, largest: float) -> Any:
+def _quantizer(put: Any, largest: int) -> Any:
     top = np.float32(largest)
 
     def quantize(args: int, thread: int, n_threads: int) -> None:
@@ -202,5 +202,3 @@ def _token(x, out, lane):  # type: ignore[no-untyped-def]
     store_f32(out + TILE_E1 + lane, d * np.float32(s1))
     store_i32(out + TILE_NEG + lane, -(s0 + s1))
     return join_i8x16(to_i8(q0), to_i8(q1))
-
-

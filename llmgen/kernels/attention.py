@@ -328,7 +328,18 @@ def _make(size: int) -> tuple[Any, Any]:
                     n_keys = min(position + 1 - start, KEY_BLOCK)
                     first_key = max(0, position + 1 - window - start)
                     over_block(
-                        group, q, k, v, arg(args, SCRATCH), state, start, first_key, n_keys, head_dim, window, cap
+                        group,
+                        q,
+                        k,
+                        v,
+                        arg(args, SCRATCH),
+                        state,
+                        start,
+                        first_key,
+                        n_keys,
+                        head_dim,
+                        window,
+                        cap,
                     )
 
     def attend_tiles(args: int, thread: int, n_threads: int) -> None:
@@ -367,12 +378,25 @@ def _make(size: int) -> tuple[Any, Any]:
                     n_keys = min(high + 1 - start, KEY_BLOCK)
                     first_key = max(0, low + 1 - window - start)
                     over_block(
-                        count * group, queries, k, v, scores, state, start, first_key, n_keys, head_dim, window, cap
+                        count * group,
+                        queries,
+                        k,
+                        v,
+                        scores,
+                        state,
+                        start,
+                        first_key,
+                        n_keys,
+                        head_dim,
+                        window,
+                        cap,
                     )
                 for t in range(count):
                     for g in range(group):
                         st = state + (t * group + g) * state_bytes
-                        out = arg(args, OUT) + (t0 + t) * arg(args, OUT_STRIDE) + 4 * (h * group + g) * head_dim
+                        out = (
+                            arg(args, OUT) + (t0 + t) * arg(args, OUT_STRIDE) + 4 * (h * group + g) * head_dim
+                        )
                         write_row(st, out, head_dim)
 
     return step(attend_blocks), step(attend_tiles)

@@ -99,7 +99,8 @@ def main() -> None:
     for line in sys.stdin:
         name = line.strip()
         store.save(name, level, compile_kernel(name))
-        print(name, flush=True)
+        sys.stdout.write(name + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -64,7 +64,9 @@ def target(level: str | None = None) -> Target:
         raise KernelError(f"unknown kernel level {level!r}; choose one of {', '.join(LEVELS)}")
     # not a matter of order: a CPU with AVX-512 VNNI need not have AVX-VNNI
     if not all(_host_features().get(name) for name in _REQUIRED[level]):
-        raise KernelError(f"kernel level {level} needs instructions that this CPU lacks; the best here is {best}")
+        raise KernelError(
+            f"kernel level {level} needs instructions that this CPU lacks; the best here is {best}"
+        )
     features = _host_features()
     off: list[str] = []
     if level != "avx512vnni":

@@ -237,7 +237,9 @@ def _panel_add(sums: Any, bits: int) -> Any:
     def add(typing_context: Any, acc: Any, weights: Any, x: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
             packed, w_at, x_at = args
-            w = [b.load(pointer(b, offset(b, w_at, WIDTH * r)), align=1, typ=vector) for r in range(REGISTERS)]
+            w = [
+                b.load(pointer(b, offset(b, w_at, WIDTH * r)), align=1, typ=vector) for r in range(REGISTERS)
+            ]
             if NATIVE and bits == 8:
                 w = [b.xor(v, _constant(8, WIDTH, -128)) for v in w]
             out = []

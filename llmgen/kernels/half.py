@@ -51,10 +51,14 @@ def narrow(b: Any, v: Any) -> Any:
     bits = b.bitcast(v, ints)
     magnitude = b.and_(bits, _all(ints, 0x7FFFFFFF))
     # adding 0.5 rounds a number below 2^-14 to a multiple of 2^-24, the step of subnormal halves
-    small = b.sub(b.bitcast(b.fadd(b.bitcast(magnitude, floats), _all(floats, 0.5)), ints), _all(ints, 0x3F000000))
+    small = b.sub(
+        b.bitcast(b.fadd(b.bitcast(magnitude, floats), _all(floats, 0.5)), ints), _all(ints, 0x3F000000)
+    )
     odd = b.and_(b.lshr(magnitude, _all(ints, 13)), _all(ints, 1))
     rounded = b.add(b.add(magnitude, odd), _all(ints, 0xFFF - (112 << 23)))
-    out = b.select(b.icmp_unsigned("<", magnitude, _all(ints, 0x38800000)), small, b.lshr(rounded, _all(ints, 13)))
+    out = b.select(
+        b.icmp_unsigned("<", magnitude, _all(ints, 0x38800000)), small, b.lshr(rounded, _all(ints, 13))
+    )
     out = b.select(b.icmp_unsigned(">=", magnitude, _all(ints, 0x47800000)), _all(ints, 0x7C00), out)
     out = b.select(b.icmp_unsigned(">", magnitude, _all(ints, 0x7F800000)), _all(ints, 0x7E00), out)
     sign = b.and_(b.lshr(bits, _all(ints, 16)), _all(ints, 0x8000))

@@ -6,16 +6,13 @@ All sizes are in bytes unless a name says otherwise.
 from __future__ import annotations
 
 STEP_BYTES = 256
-"""One step in a thread's table: the kernel's address, the barrier flag, 29 arguments, the address to prefetch."""
+"""One step in a thread's table: the kernel's address, the barrier flag, 29 arguments, what to prefetch."""
 STEP_ARGS = 29
 STEP_NEXT = STEP_BYTES - 8
 """Where a step keeps the address of the weights that its thread reads next."""
 
 FIELDS = {
-    name: i
-    for i, name in enumerate(
-        ("n_tokens", "ids", "positions", "caches", "n_outputs", "output_rows")
-    )
+    name: i for i, name in enumerate(("n_tokens", "ids", "positions", "caches", "n_outputs", "output_rows"))
 }
 """The control block of a run, int64 each: how many tokens; addresses of their ids, positions and
 cache bases (int64 [n_tokens] each); how many rows of logits, and for which tokens (int64 [n_outputs])."""
@@ -63,8 +60,8 @@ TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG = 256, 288, 320, 352, 384
 TEAM_BARRIER, TEAM_STOP, TEAM_EXIT, TEAM_WAITS = 0, 64, 72, 192
 TEAM_TABLE, TEAM_TABLE_BYTES, TEAM_STEPS, TEAM_ACTIVE, TEAM_COUNT = 128, 136, 144, 152, 160
 TEAM_MAIL, TEAM_ACK, TEAM_LINE = 256, 64, 128
-"""What the thread team shares: barrier counter, stop flag, exit flag, long waits of thread 0; the job; and for each thread a
-mailbox (the number of the last job posted to it) and, TEAM_ACK bytes behind, the last job it finished."""
+"""What the thread team shares: barrier counter, stop flag, exit flag, long waits of thread 0; the job; and for
+each thread a mailbox (the number of the last job posted to it) and, TEAM_ACK bytes behind, the last job it finished."""
 
 
 def team_bytes(n_threads: int) -> int:

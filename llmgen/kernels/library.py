@@ -22,7 +22,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +97,16 @@ class ObjectStore:
             fallback = Path(tempfile.mkdtemp(prefix="llmgen-kernels-"))
         if "LLMGEN_STORE_WARNED" not in os.environ:
             os.environ["LLMGEN_STORE_WARNED"] = "1"  # child processes need not repeat it
-            warnings.warn(f"cannot write compiled kernels to {root}; keeping them in {fallback}", stacklevel=2)
+            warnings.warn(
+                f"cannot write compiled kernels to {root}; keeping them in {fallback}", stacklevel=2
+            )
         return cls(fallback)
 
     def path(self, name: str, level: str) -> Path:
         chosen = target(level)
-        key = hashlib.sha256(f"{_sources_hash()}\n{chosen.level}\n{chosen.cpu}\n{chosen.features}".encode()).hexdigest()
+        key = hashlib.sha256(
+            f"{_sources_hash()}\n{chosen.level}\n{chosen.cpu}\n{chosen.features}".encode()
+        ).hexdigest()
         return self.folder / key[:24] / (name.replace(":", ".") + ".o")
 
     def load(self, name: str, level: str) -> bytes | None:
@@ -153,7 +157,7 @@ class KernelLibrary:
         self._lock = threading.Lock()
 
     @classmethod
-    @lru_cache(maxsize=None)
+    @cache
     def for_level(cls, level: str | None = None) -> KernelLibrary:
         return cls(level)
 
@@ -169,12 +173,16 @@ class KernelLibrary:
                 _compile_in_children(missing, self.level, progress)
             for name in missing:
                 if not self._load(store, name):
-                    raise KernelError(f"the kernel {name} was compiled but cannot be read back from {store.folder}")
+                    raise KernelError(
+                        f"the kernel {name} was compiled but cannot be read back from {store.folder}"
+                    )
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """The kernels that would have to be compiled first."""
         store = ObjectStore.default()
-        return [n for n in dict.fromkeys(names) if n not in self._addresses and store.load(n, self.level) is None]
+        return [
+            n for n in dict.fromkeys(names) if n not in self._addresses and store.load(n, self.level) is None
+        ]
 
     def address(self, name: str) -> int:
         return self._addresses[name]
@@ -224,7 +232,8 @@ def _compile_in_children(names: list[str], level: str, progress: Progress | None
     children = [_start_child(level) for _ in range(workers)]
 
     def feed(child: subprocess.Popen[str]) -> None:
-        assert child.stdin and child.stdout
+        assert child.stdin
+        assert child.stdout
         while True:
             with lock:
                 if failures or not queue:
@@ -283,9 +292,13 @@ def _start_child(level: str) -> subprocess.Popen[str]:
 
     environment = dict(os.environ)
     package_root = str(Path(llmgen.__file__).parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, environment.get("PYTHONPATH", "")]))
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [package_root, environment.get("PYTHONPATH", "")])
+    )
     # the child must not be hit by the terminal's Ctrl-C: its parent kills it
-    options: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {"creationflags": 0x00000200}
+    options: dict[str, Any] = (
+        {"start_new_session": True} if os.name == "posix" else {"creationflags": 0x00000200}
+    )
     # a file, since a pipe that nobody empties would stop a child with much to complain about
     complaints = tempfile.TemporaryFile("w+", errors="replace")
     # -P: a numba.py in the user's current folder is not numba

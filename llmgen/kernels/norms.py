@@ -27,7 +27,9 @@ def tokens_of(args, split, run, thread, n_threads):  # type: ignore[no-untyped-d
     n = run_field(run, RUN_TOKENS)
     if split:
         tiles = (n + TILE_TOKENS - 1) // TILE_TOKENS
-        return tiles * thread // n_threads * TILE_TOKENS, min(tiles * (thread + 1) // n_threads * TILE_TOKENS, n)
+        return tiles * thread // n_threads * TILE_TOKENS, min(
+            tiles * (thread + 1) // n_threads * TILE_TOKENS, n
+        )
     return 0, n
 
 

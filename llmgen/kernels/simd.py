@@ -73,6 +73,7 @@ def _lanewise(op: Any, float_name: str | None, int_name: str | None) -> None:
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         name = float_name if sig.args[0].elem == "f32" else int_name
+        assert name is not None  # the template has seen to it
         return getattr(builder, name)(*args)
 
     lower_builtin(op, Vec, Vec)(lower)
@@ -105,7 +106,9 @@ def undefined(vec: ir.VectorType) -> ir.Constant:
 def splat_value(builder: Any, value: Any, vec: ir.VectorType) -> Any:
     """All lanes of ``vec`` set to the scalar ``value``."""
     one = builder.insert_element(undefined(vec), value, ir.Constant(I32, 0))
-    return builder.shuffle_vector(one, undefined(vec), ir.Constant(ir.VectorType(I32, vec.count), [0] * vec.count))
+    return builder.shuffle_vector(
+        one, undefined(vec), ir.Constant(ir.VectorType(I32, vec.count), [0] * vec.count)
+    )
 
 
 def permute(builder: Any, a: Any, lanes: Sequence[int], b: Any = None) -> Any:
@@ -199,7 +202,9 @@ def scalar_storer(value_type: Any, memory: Any, narrow: str | Callable[[Any, Any
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             out = args[1]
             if narrow:
-                out = getattr(builder, narrow)(out, memory) if isinstance(narrow, str) else narrow(builder, out)
+                out = (
+                    getattr(builder, narrow)(out, memory) if isinstance(narrow, str) else narrow(builder, out)
+                )
             builder.store(out, pointer(builder, args[0]), align=1)
             return context.get_dummy_value()
 
@@ -309,7 +314,9 @@ half_to_f32x8 = unary(i16x8, f32x8, half.extend)
 to_half = unary(f32x16, i16x16, half.narrow)
 # a bfloat16 is the upper half of a float32
 bfloat_to_f32x16 = unary(
-    i16x16, f32x16, lambda b, v: b.bitcast(b.shl(b.zext(v, i32x16.llvm), ir.Constant(i32x16.llvm, [16] * 16)), f32x16.llvm)
+    i16x16,
+    f32x16,
+    lambda b, v: b.bitcast(b.shl(b.zext(v, i32x16.llvm), ir.Constant(i32x16.llvm, [16] * 16)), f32x16.llvm),
 )
 
 
@@ -359,7 +366,9 @@ def _tree(combine: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any], Any]:
         n = value.type.count
         while n > 1:
             n //= 2
-            value = combine(builder, permute(builder, value, range(n)), permute(builder, value, range(n, 2 * n)))
+            value = combine(
+                builder, permute(builder, value, range(n)), permute(builder, value, range(n, 2 * n))
+            )
         return builder.extract_element(value, ir.Constant(I32, 0))
 
     return emit

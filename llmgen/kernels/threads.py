@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from llmgen.errors import UsageError
+
 
 def _allowed_cpus() -> set[int]:
     """Logical CPUs that this process may run on."""
@@ -47,6 +49,16 @@ def usable_cores() -> int:
     if quota is not None:
         cores = min(cores, max(1, int(quota)))
     return cores
+
+
+def default_threads() -> int:
+    """$LLMGEN_THREADS, else ``usable_cores``.  Raises UsageError."""
+    value = os.environ.get("LLMGEN_THREADS")
+    if not value:
+        return usable_cores()
+    if not value.isdecimal() or int(value) < 1:
+        raise UsageError(f"LLMGEN_THREADS is {value!r}, expected a whole number of at least 1")
+    return int(value)
 
 
 def register_system_calls(add_symbol: Callable[[str, int], None]) -> None:

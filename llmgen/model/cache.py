@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmgen.errors import ContextFullError, LLMGenError
+from llmgen.errors import ContextFullError, LLMGenError, UsageError
 from llmgen.kernels.layout import KEY_BLOCK
 from llmgen.model.config import ModelConfig
 
@@ -50,7 +50,9 @@ class CacheLayout:
 
     def __init__(self, config: ModelConfig, n_ctx: int, chunk: int, kv_type: str) -> None:
         if kv_type not in KV_BYTES:
-            raise LLMGenError(f"unknown KV cache type {kv_type!r}; choose one of {', '.join(KV_BYTES)}")
+            raise UsageError(
+                f"unknown KV cache type {kv_type!r}; choose one of {', '.join(KV_BYTES)} (--kv-type)"
+            )
         self.kv_type = kv_type
         self.layers: list[LayerCache] = []
         whole = -(-n_ctx // KEY_BLOCK)
@@ -59,7 +61,9 @@ class CacheLayout:
             local = config.is_local(layer)
             blocks = min(whole, -(-(config.window + chunk) // KEY_BLOCK) + 1) if local else whole
             window = config.window if local else 1 << 40
-            cache = LayerCache(config.n_kv_heads, config.head_dim, blocks, window, offset, 0, KV_BYTES[kv_type])
+            cache = LayerCache(
+                config.n_kv_heads, config.head_dim, blocks, window, offset, 0, KV_BYTES[kv_type]
+            )
             values = offset + _page(cache.key_bytes * blocks * cache.n_kv_heads)
             cache = LayerCache(
                 config.n_kv_heads, config.head_dim, blocks, window, offset, values, KV_BYTES[kv_type]
@@ -144,7 +148,9 @@ class Sequence:
     def truncate(self, n: int) -> None:
         """Cut back to n tokens.  Raises ContextFullError where a sliding window no longer has what is needed."""
         if not 0 <= n <= self.length:
-            raise LLMGenError(f"cannot cut a sequence of {self.length} tokens to {n}; choose 0 to {self.length}")
+            raise LLMGenError(
+                f"cannot cut a sequence of {self.length} tokens to {n}; choose 0 to {self.length}"
+            )
         if n and n < self.min_truncate:
             raise ContextFullError(
                 f"cannot cut back to {n} tokens: the sliding window keeps only what follows {self.min_truncate}; "

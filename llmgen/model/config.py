@@ -94,7 +94,13 @@ class _Keys:
         if isinstance(value, np.ndarray) and value.size and np.all(value == value.flat[0]):
             value = value.flat[0].item()
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            shown = "missing" if value is None else repr(value) if np.isscalar(value) else "an array of different values"
+            shown = (
+                "missing"
+                if value is None
+                else repr(value)
+                if np.isscalar(value)
+                else "an array of different values"
+            )
             raise self.fail(key, shown, f"a whole number from {low} to {high}")
         return value
 
@@ -104,7 +110,9 @@ class _Keys:
         if value is None and default is not None:
             return default
         if not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
-            raise self.fail(key, "missing" if value is None else repr(value), f"a finite number of at least {low:g}")
+            raise self.fail(
+                key, "missing" if value is None else repr(value), f"a finite number of at least {low:g}"
+            )
         return float(value)
 
 
@@ -117,7 +125,8 @@ def _rope_scaling(keys: _Keys, context_length: int) -> RopeScaling:
     return RopeScaling(
         kind=kind,
         factor=1.0 if kind == "none" else factor,
-        original_context=keys.whole("rope.scaling.original_context_length", 0, 0, _MAX_CONTEXT) or context_length,
+        original_context=keys.whole("rope.scaling.original_context_length", 0, 0, _MAX_CONTEXT)
+        or context_length,
         attention_factor=keys.real("rope.scaling.attn_factor", 1.0),
         beta_fast=keys.real("rope.scaling.yarn_beta_fast", 32.0) if own else 32.0,
         beta_slow=keys.real("rope.scaling.yarn_beta_slow", 1.0) if own else 1.0,
@@ -135,7 +144,11 @@ def _local_layers(keys: _Keys, n_layers: int) -> tuple[bool, ...]:
     period = _WINDOW_PERIOD[keys.architecture]
     if isinstance(pattern, Sequence | np.ndarray) and not isinstance(pattern, str):
         if len(pattern) != n_layers:
-            raise keys.fail("attention.sliding_window_pattern", f"{len(pattern)} flags", f"one for each of {n_layers} layers")
+            raise keys.fail(
+                "attention.sliding_window_pattern",
+                f"{len(pattern)} flags",
+                f"one for each of {n_layers} layers",
+            )
         return tuple(bool(flag) for flag in pattern)
     if pattern is not None:
         period = keys.whole("attention.sliding_window_pattern", low=0, high=_MAX_LAYERS)
@@ -146,7 +159,9 @@ def read_config(file: GGUFFile) -> ModelConfig:
     """The configuration of a model file.  Raises UnsupportedModelError for values no model can have."""
     architecture = file.architecture
     if architecture is None:
-        raise UnsupportedModelError(f"{file.path} has no general.architecture, so it is no model; choose another file")
+        raise UnsupportedModelError(
+            f"{file.path} has no general.architecture, so it is no model; choose another file"
+        )
     keys = _Keys(file, architecture)
     n_layers = keys.whole("block_count", high=_MAX_LAYERS)
     n_embd = keys.whole("embedding_length")
@@ -159,11 +174,15 @@ def read_config(file: GGUFFile) -> ModelConfig:
     if head_dim < 1:
         raise keys.fail("attention.head_count", n_heads, f"at most the embedding's {n_embd} values")
     if keys.whole("attention.value_length", head_dim, high=65536) != head_dim:
-        raise keys.fail("attention.value_length", keys.get("attention.value_length"), f"the key length {head_dim}")
+        raise keys.fail(
+            "attention.value_length", keys.get("attention.value_length"), f"the key length {head_dim}"
+        )
     n_rot = keys.whole("rope.dimension_count", head_dim, low=0, high=65536)
     if n_rot > head_dim or n_rot % 2:
         raise keys.fail("rope.dimension_count", n_rot, f"an even number up to the head's {head_dim}")
-    eps_key = "attention.layer_norm_epsilon" if architecture == "stablelm" else "attention.layer_norm_rms_epsilon"
+    eps_key = (
+        "attention.layer_norm_epsilon" if architecture == "stablelm" else "attention.layer_norm_rms_epsilon"
+    )
     rope_base = keys.real("rope.freq_base", 10000.0, low=1e-3)
     window = keys.whole("attention.sliding_window", 4096 if architecture == "gemma2" else 0, 0, _MAX_CONTEXT)
     if architecture not in _WINDOW_PERIOD:
@@ -192,7 +211,9 @@ def read_config(file: GGUFFile) -> ModelConfig:
         local_layers=_local_layers(keys, n_layers) if window else (),
         attention_cap=keys.real("attn_logit_softcapping", 50.0) if architecture == "gemma2" else 0.0,
         final_cap=_final_cap(keys),
-        temperature_scale=keys.real("attention.temperature_scale", 0.0) if architecture == "mistral3" else 0.0,
+        temperature_scale=keys.real("attention.temperature_scale", 0.0)
+        if architecture == "mistral3"
+        else 0.0,
     )
 
 

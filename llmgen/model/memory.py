@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import os
+from pathlib import Path
 
 import numpy as np
 
@@ -23,3 +25,28 @@ class Arena:
         self.data = np.frombuffer(self._memory, dtype=np.uint8)
         self.address = int(self.data.ctypes.data)
         self.nbytes = nbytes
+
+
+def available_bytes() -> int | None:
+    """Memory that could be taken without pushing others out, control group honoured; None where unknown."""
+    candidates = []
+    try:  # proc_meminfo(5)
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                candidates.append(int(line.split()[1]) * 1024)
+    except (OSError, ValueError, IndexError):
+        pass
+    try:  # the kernel's cgroup-v2 documentation, "memory.max"
+        limit, used = (
+            Path(f"/sys/fs/cgroup/memory.{name}").read_text().strip() for name in ("max", "current")
+        )
+        if limit != "max":
+            candidates.append(max(0, int(limit) - int(used)))
+    except (OSError, ValueError):
+        pass
+    if candidates:
+        return min(candidates)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None

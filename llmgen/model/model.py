@@ -18,12 +18,12 @@ from llmgen.gguf import GGUFFile
 from llmgen.kernels.layout import FIELDS, MAX_COLUMNS, SAMPLING_KERNELS, TILE_TOKENS
 from llmgen.kernels.library import KernelLibrary, Progress
 from llmgen.kernels.pool import KERNELS, ThreadTeam
-from llmgen.kernels.threads import usable_cores
+from llmgen.kernels.threads import default_threads
 from llmgen.model.archs import architecture
 from llmgen.model.cache import CacheLayout, Sequence
 from llmgen.model.config import ModelConfig, read_config
 from llmgen.model.interrupt import WATCHER
-from llmgen.model.memory import Arena
+from llmgen.model.memory import Arena, available_bytes
 from llmgen.model.pace import Pace
 from llmgen.model.program import Plan
 from llmgen.model.recorder import PromptRecorder, Recorder, TokenRecorder
@@ -33,6 +33,7 @@ CHUNK = 512
 """Prompt tokens of one run."""
 _LOGITS_BYTES = 1 << 26  # logits of a prompt run are kept below this, by running fewer tokens
 _MAX_THREADS = 256
+_LEAST_CONTEXT = 2048  # tokens: less is not chosen unasked
 
 Wanted = Literal["last", "all", "none"]
 
@@ -90,7 +91,8 @@ class Model:
     ) -> Model:
         """Make a model ready to run.
 
-        n_ctx: tokens of context, by default the model's own; n_threads: by default the
+        n_ctx: tokens of context, by default the model's own as far as half of the memory
+        that is free can hold its cache; n_threads: by default $LLMGEN_THREADS, else the
         usable physical cores; kv_type: 'f16' or 'f32'; progress: called while kernels
         are compiled; level: a kernel level below this CPU's best.  The file must stay
         open until ``close``.  Raises UnsupportedModelError, UsageError, KernelError.
@@ -99,10 +101,10 @@ class Model:
         architecture(config.architecture)
         if config.vocab_size < 1:
             raise LLMGenError(f"{file.path} holds no token_embd.weight matrix, so it has no weights to run")
-        n_ctx = config.context_length if n_ctx is None else n_ctx
+        n_ctx = _default_context(config, kv_type) if n_ctx is None else n_ctx
         if n_ctx < 1:
             raise UsageError(f"the context is {n_ctx} tokens, expected at least 1 (-c)")
-        n_threads = usable_cores() if n_threads is None else n_threads
+        n_threads = default_threads() if n_threads is None else n_threads
         if not 1 <= n_threads <= _MAX_THREADS:
             raise UsageError(f"{n_threads} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
         return cls(file, replace(config, n_ctx=n_ctx), n_threads, kv_type, level, progress)
@@ -133,7 +135,9 @@ class Model:
         self._check_open()
         return Sequence(self.layout, self.n_ctx)
 
-    def prefill(self, seq: Sequence, ids: Tokens[int] | np.ndarray, logits: Wanted = "last") -> np.ndarray | None:
+    def prefill(
+        self, seq: Sequence, ids: Tokens[int] | np.ndarray, logits: Wanted = "last"
+    ) -> np.ndarray | None:
         """Append prompt tokens to ``seq``.
 
         Returns the logits of the last token float32 [n_vocab], of all tokens float32
@@ -166,7 +170,9 @@ class Model:
         """
         tokens = self._checked(ids)
         if not 1 <= len(seqs) <= MAX_COLUMNS or len(seqs) != len(tokens):
-            raise UsageError(f"{len(seqs)} sequences and {len(tokens)} tokens, expected 1 to {MAX_COLUMNS} of each")
+            raise UsageError(
+                f"{len(seqs)} sequences and {len(tokens)} tokens, expected 1 to {MAX_COLUMNS} of each"
+            )
         if len({id(s) for s in seqs}) != len(seqs):
             raise UsageError("the same sequence was given twice, expected different ones")
         with self._running():
@@ -211,7 +217,9 @@ class Model:
             raise UsageError("no tokens were given, expected at least one")
         bad = tokens[(tokens < 0) | (tokens >= self.config.vocab_size)]
         if len(bad):
-            raise UsageError(f"token id {bad[0]} is not in the vocabulary, expected 0 to {self.config.vocab_size - 1}")
+            raise UsageError(
+                f"token id {bad[0]} is not in the vocabulary, expected 0 to {self.config.vocab_size - 1}"
+            )
         return tokens
 
     def _check_open(self) -> None:
@@ -245,6 +253,18 @@ class Model:
         first = value.offset
         rows = self._workspace.shared.data[first : first + value.stride * n].view(np.float32)
         return rows.reshape(n, value.stride // 4)[:, : self.config.vocab_size]
+
+
+def _default_context(config: ModelConfig, kv_type: str) -> int:
+    """The model's own context, halved until its cache takes at most half of the free memory."""
+    n_ctx = config.context_length
+    free = available_bytes()
+    while free is not None and n_ctx > _LEAST_CONTEXT:
+        layout = CacheLayout(replace(config, n_ctx=n_ctx), n_ctx, min(CHUNK, n_ctx), kv_type)
+        if layout.bytes_for(n_ctx) <= free // 2:
+            break
+        n_ctx = max(n_ctx // 2, _LEAST_CONTEXT)
+    return n_ctx
 
 
 class _Control:
@@ -323,5 +343,3 @@ class _Workspace:
     def close(self) -> None:
         self._private.clear()
         del self.shared
-
-

@@ -64,13 +64,17 @@ class Each:
 Argument = int | float | Value | At | Each
 
 
+Access = tuple[Value, Hashable, bool]
+"""What a step touches: a value, in which partition, and whether it writes."""
+
+
 @dataclass
 class Step:
     """A kernel, its arguments, and what it touches."""
 
     kernel: str
     args: list[Argument]
-    accesses: list[tuple[Value, Hashable, bool]]  # value, partition, whether it writes
+    accesses: list[Access]
     weights: tuple[int, Callable[[int, int], int]] | None = None  # address and first row's shift, to prefetch
     barrier: bool = False
 

@@ -30,7 +30,7 @@ from llmgen.kernels.layout import (
 )
 from llmgen.model.cache import CacheLayout, LayerCache
 from llmgen.model.config import ModelConfig
-from llmgen.model.program import EVERYTHING, At, Each, Step, Value
+from llmgen.model.program import EVERYTHING, Access, At, Each, Step, Value
 from llmgen.model.rope import RopeTable
 from llmgen.model.weights import Matrix, Vector
 
@@ -100,7 +100,7 @@ class Recorder(ABC):
     def scratch(self, nbytes: int) -> Value:
         return Value(0, nbytes, 1, True)
 
-    def emit(self, kernel: str, args: list[Any], accesses: list[tuple[Value, Hashable, bool]], weights: Any = None) -> None:
+    def emit(self, kernel: str, args: list[Any], accesses: list[Access], weights: Any = None) -> None:
         self.steps.append(Step(kernel, args, accesses, weights))
 
     @abstractmethod
@@ -112,7 +112,7 @@ class Recorder(ABC):
     def split(self) -> int:
         """1 where threads share out tokens, 0 where each takes all."""
 
-    def token_reads(self, *values: Value) -> list[tuple[Value, Hashable, bool]]:
+    def token_reads(self, *values: Value) -> list[Access]:
         """Reads of whole tokens."""
         return [(v, TOKENS if self.split else EVERYTHING, False) for v in values]
 
@@ -124,7 +124,16 @@ class Recorder(ABC):
         kernels = w.kernels
         self.emit(
             kernels.embed,
-            [w.address, w.row_bytes, w.n_cols // kernels.block, kernels.block, out, out.stride, w.n_cols, scale]
+            [
+                w.address,
+                w.row_bytes,
+                w.n_cols // kernels.block,
+                kernels.block,
+                out,
+                out.stride,
+                w.n_cols,
+                scale,
+            ]
             + [self.split, self.run],
             [(out, out.partition, True)],
         )
@@ -154,13 +163,27 @@ class Recorder(ABC):
         self._in_place(f"norms:{kind}_norm", x, [*args, self.config.norm_eps], self._head_partition(n_heads))
         return x
 
-    def rope(self, x: Value, n_heads: int, table: RopeTable, scale: float = 1.0, token_scale: int = 0) -> Value:
+    def rope(
+        self, x: Value, n_heads: int, table: RopeTable, scale: float = 1.0, token_scale: int = 0
+    ) -> Value:
         """Rotate each head by its token's position, and multiply by ``scale``; in place."""
         if table not in self.tables:
             self.tables.append(table)
         first, last = self._head_range(n_heads)
-        args = [x, x.stride, first, last, self.config.head_dim, table.n_rot, int(table.neox), table.address, scale]
-        self._in_place("rope:rope", x, [*args, token_scale, self.split, self.run], self._head_partition(n_heads))
+        args = [
+            x,
+            x.stride,
+            first,
+            last,
+            self.config.head_dim,
+            table.n_rot,
+            int(table.neox),
+            table.address,
+            scale,
+        ]
+        self._in_place(
+            "rope:rope", x, [*args, token_scale, self.split, self.run], self._head_partition(n_heads)
+        )
         return x
 
     def _in_place(self, kernel: str, x: Value, args: list[Any], partition: Hashable) -> None:
@@ -181,7 +204,11 @@ class Recorder(ABC):
         args = [k, k.stride, v, v.stride, first, last, cache.head_dim, cache.key_offset, cache.value_offset]
         args += [cache.blocks, self.split, self.run]
         self._cache_written = Value(0, 0, 0, False)  # stands for the cache's memory between store and attend
-        accesses = [(k, partition, False), (v, partition, False), (self._cache_written, partition, True)]
+        accesses: list[Access] = [
+            (k, partition, False),
+            (v, partition, False),
+            (self._cache_written, partition, True),
+        ]
         self.emit(f"rope:store_{self.layout.kv_type}_cache", args, accesses)
 
     def _attention_args(self, q: Value, cache: LayerCache, out: Value | int, out_stride: int) -> list[Any]:
@@ -237,14 +264,37 @@ class Recorder(ABC):
         first, last = share(w.n_rows, rows_unit(w.n_rows))
         kernels = w.kernels
         steps, tail = divmod(w.n_cols, kernels.step)
-        args = [w.address, w.row_bytes, Each(first), Each(last), w.tail_row, w.tail_address, record, record.stride]
-        args += [steps, tail // kernels.block, out, out.stride, self.run, count, self.scratch(MAX_COLUMNS * 128)]
-        scratch = args[-1]
-        accesses = [(record, reads, False), (out, out.partition, True), (scratch, EVERYTHING, True)]
+        scratch = self.scratch(MAX_COLUMNS * 128)
+        args = [
+            w.address,
+            w.row_bytes,
+            Each(first),
+            Each(last),
+            w.tail_row,
+            w.tail_address,
+            record,
+            record.stride,
+        ]
+        args += [
+            steps,
+            tail // kernels.block,
+            out,
+            out.stride,
+            self.run,
+            count,
+            scratch,
+        ]
+        accesses: list[Access] = [
+            (record, reads, False),
+            (out, out.partition, True),
+            (scratch, EVERYTHING, True),
+        ]
         self.emit(kernels.matvec, args, accesses, (w.address, lambda t, n: first(t, n) * w.row_bytes))
 
 
-def _record_args(x: Value, out: Value, kind: str, first: Any, last: Any, gather: int, split: int, run: int, count: int) -> list[Any]:
+def _record_args(
+    x: Value, out: Value, kind: str, first: Any, last: Any, gather: int, split: int, run: int, count: int
+) -> list[Any]:
     """Arguments of a quantizing step; blocks of 32 values, single values for the float format."""
     real = x.n if kind == "float" else x.n // 32
     return [x, x.stride, out, out.stride, first, last, real, gather, split, run, count]
@@ -299,7 +349,9 @@ class TokenRecorder(Recorder):
     def head_norm(self, x: Value, w: Vector, n_heads: int, kind: str = "rms") -> Value:
         return _latest(super().head_norm(_latest(x), w, n_heads, kind))
 
-    def rope(self, x: Value, n_heads: int, table: RopeTable, scale: float = 1.0, token_scale: int = 0) -> Value:
+    def rope(
+        self, x: Value, n_heads: int, table: RopeTable, scale: float = 1.0, token_scale: int = 0
+    ) -> Value:
         return _latest(super().rope(_latest(x), n_heads, table, scale, token_scale))
 
     def quantized(self, x: Value, kind: str) -> tuple[Value, Hashable]:
@@ -339,7 +391,7 @@ class TokenRecorder(Recorder):
         shift = (lambda t, n: 4 * first(t, n)) if own else (lambda t, n: 0)
         n = Each(lambda t, n: last(t, n) - first(t, n)) if own else x.n
         partition = out.partition if own else EVERYTHING
-        accesses = [(x, partition, False), (out, partition, True)]
+        accesses: list[Access] = [(x, partition, False), (out, partition, True)]
         if isinstance(y, Value):
             other: list[Any] = [At(y, shift), y.stride]
             accesses.append((y, partition, False))
@@ -367,12 +419,16 @@ class TokenRecorder(Recorder):
         q = _latest(q)
         group = self.config.n_heads // cache.n_kv_heads
         state = _STATE + _floats(cache.head_dim)
-        seen = min(-(-cache.window // KEY_BLOCK) + 1, cache.blocks) if self.config.is_local(layer) else cache.blocks
+        seen = (
+            min(-(-cache.window // KEY_BLOCK) + 1, cache.blocks)
+            if self.config.is_local(layer)
+            else cache.blocks
+        )
         partial = Value(0, state * group * seen * cache.n_kv_heads, self.max_tokens, False)
         scratch = self.scratch(_SCORE_ROWS * KEY_BLOCK * 4)
         rest = [partial, seen, scratch, self.run]
         blocks = self._attention_args(q, cache, 0, 0) + rest
-        accesses = [(q, EVERYTHING, False), (self._cache_written, EVERYTHING, False)]
+        accesses: list[Access] = [(q, EVERYTHING, False), (self._cache_written, EVERYTHING, False)]
         units = ("units", layer)
         accesses += [(partial, units, True), (scratch, EVERYTHING, True)]
         self.emit(f"attention:blocks_{self.layout.kv_type}", blocks, accesses)
@@ -392,7 +448,9 @@ class PromptRecorder(Recorder):
 
     split = 1
 
-    def __init__(self, config: ModelConfig, layout: CacheLayout, run: int, chunk: int, max_outputs: int) -> None:
+    def __init__(
+        self, config: ModelConfig, layout: CacheLayout, run: int, chunk: int, max_outputs: int
+    ) -> None:
         super().__init__(config, layout, run)
         self.max_tokens, self.max_outputs = chunk, max_outputs
 
@@ -423,7 +481,11 @@ class PromptRecorder(Recorder):
         first, last = share(-(-w.n_rows // PANEL_ROWS), 1)
         args = [w.address, w.row_bytes, Each(first), Each(last), w.tail_row, w.tail_address, tiles, blocks]
         args += [out, out.stride, scratch, 0, self.run, w.n_rows, x.stride, kernels.groups]
-        accesses = [(tiles, EVERYTHING, False), (out, out.partition, True), (scratch, EVERYTHING, True)]
+        accesses: list[Access] = [
+            (tiles, EVERYTHING, False),
+            (out, out.partition, True),
+            (scratch, EVERYTHING, True),
+        ]
         self.emit(kernels.panel, args, accesses)
 
     def _tiles(self, x: Value) -> Value:
@@ -444,7 +506,7 @@ class PromptRecorder(Recorder):
     def _by_token(self, kind: str, x: Value, y: Value) -> Value:
         out = self.whole_tokens(x.n)
         args = [x, x.stride, y, y.stride, out, out.stride, x.n, 1, self.run]
-        accesses = [(x, TOKENS, False), (y, TOKENS, False), (out, TOKENS, True)]
+        accesses: list[Access] = [(x, TOKENS, False), (y, TOKENS, False), (out, TOKENS, True)]
         self.emit(f"pointwise:{kind}", args, accesses)
         return out
 
@@ -456,7 +518,7 @@ class PromptRecorder(Recorder):
         nbytes = _SCORE_ROWS * KEY_BLOCK * 4 + rows * (cache.head_dim * 4 + state) + 64
         scratch = self.scratch(nbytes)
         args = [*self._attention_args(q, cache, out, out.stride), 0, 0, scratch, self.run]
-        accesses = [(q, EVERYTHING, False), (self._cache_written, EVERYTHING, False)]
+        accesses: list[Access] = [(q, EVERYTHING, False), (self._cache_written, EVERYTHING, False)]
         accesses += [(out, out.partition, True), (scratch, EVERYTHING, True)]
         self.emit(f"attention:tiles_{self.layout.kv_type}", args, accesses)
         return out
@@ -473,7 +535,12 @@ class PromptRecorder(Recorder):
     def _fuse(self, panel: Step, add: Step, i: int) -> None:
         y = panel.args[8]
         x, addend, out = add.args[0], add.args[2], add.args[4]
-        if addend is not y or not isinstance(x, Value) or not isinstance(out, Value) or not isinstance(y, Value):
+        if (
+            addend is not y
+            or not isinstance(x, Value)
+            or not isinstance(out, Value)
+            or not isinstance(y, Value)
+        ):
             return
         later = [v for step in self.steps[i + 2 :] for v, _, _ in step.accesses]
         if x in later or y in later or out is x or any(v is x for v, _, _ in panel.accesses):

@@ -37,7 +37,9 @@ class RopeTable:
         self._n_ctx = n_ctx
         # anonymous memory is touched only where it is filled
         self._memory = mmap.mmap(-1, max(4, n_ctx * n_rot * 8))
-        self._table = np.frombuffer(self._memory, dtype=np.float32)[: n_ctx * 2 * n_rot].reshape(n_ctx, 2, n_rot)
+        self._table = np.frombuffer(self._memory, dtype=np.float32)[: n_ctx * 2 * n_rot].reshape(
+            n_ctx, 2, n_rot
+        )
         self.address = self._table.ctypes.data if n_rot and n_ctx else 0
         self._frequencies, self._magnitude = _frequencies(n_rot, base, scaling or RopeScaling(), factors)
 

@@ -36,9 +36,7 @@ class Matrix:
     def rows(self, first: int, count: int) -> Matrix:
         """Rows [first, first + count) as a matrix of its own."""
         tail = self.tail_row - first if first <= self.tail_row < first + count else -1
-        return replace(
-            self, address=self.address + first * self.row_bytes, n_rows=count, tail_row=tail
-        )
+        return replace(self, address=self.address + first * self.row_bytes, n_rows=count, tail_row=tail)
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,10 @@ class Weights:
         """The float vector ``name`` cut into parts of the given sizes."""
         values = _as_float32(self._tensor(name, (sum(sizes),)))
         ends = np.cumsum(sizes)
-        return [self._copied(f"{name}[{i}]", values[e - n : e], n, 1) for i, (e, n) in enumerate(zip(ends, sizes, strict=True))]
+        return [
+            self._copied(f"{name}[{i}]", values[e - n : e], n, 1)
+            for i, (e, n) in enumerate(zip(ends, sizes, strict=True))
+        ]
 
     def keep(self, values: np.ndarray) -> int:
         """The address of an array that lives as long as the weights."""
@@ -135,7 +136,9 @@ class Weights:
     def _tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         tensor = self._file.tensors.get(_full(name))
         if tensor is None:
-            raise UnsupportedModelError(f"the model has no tensor {_full(name)}; the file is incomplete or not supported")
+            raise UnsupportedModelError(
+                f"the model has no tensor {_full(name)}; the file is incomplete or not supported"
+            )
         found = tuple(tensor.shape)
         while len(found) > len(shape) and found[-1] == 1:
             found = found[:-1]

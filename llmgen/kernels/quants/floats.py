@@ -69,11 +69,11 @@ class Floats:
     """What ``matvec``, ``panel`` and ``rows`` need of an unquantized type."""
 
     zero_min = staticmethod(zero_f32x16)
-    blocks_a_step = 64
+    step = 64
     x_bytes = 256
 
     def __init__(self, size: int, load16: Any, load1: Any) -> None:
-        self.block_bytes = size
+        self.nbytes = size
         self.step_bytes = 64 * size
         self.load1 = load1
 

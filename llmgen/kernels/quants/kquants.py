@@ -20,6 +20,8 @@ from numba.core import types
 from llmgen.kernels import half
 from llmgen.kernels.abi import inline
 from llmgen.kernels.dot import dot4
+from llmgen.kernels.layout import RECORDS
+from llmgen.kernels.quants.block import Block
 from llmgen.kernels.quants.legacy import high_nibbles, low_nibbles
 from llmgen.kernels.simd import (
     I32,
@@ -58,20 +60,6 @@ from llmgen.kernels.simd import (
 )
 
 
-class Super:
-    """What ``matvec``, ``panel`` and ``rows`` need of a type with superblocks of 256."""
-
-    zero_min = staticmethod(zero_f32x16)
-    blocks_a_step = 1
-    sub_blocks = 8
-    x_bytes = 448
-    signed = False
-
-    def __init__(self, nbytes: int, bits: int, halves: bool = False) -> None:
-        self.block_bytes = self.step_bytes = nbytes
-        self.bits, self.halves = bits, halves
-
-
 def _scales(b: Any, p: Any) -> Any:
     """Superblock header at p -> f32x16 [d sc0..3, dmin m0..3, d sc4..7, dmin m4..7].
 
@@ -88,7 +76,9 @@ def _scales(b: Any, p: Any) -> Any:
     nibbles = b.and_(b.or_(high, b.shl(high, const(28))), const(0x0F0F0F0F0F0F0F0F))
     second = b.or_(nibbles, b.and_(b.lshr(low, const(2)), const(0x3030303030303030)))
     two = ir.VectorType(I64, 2)
-    both = b.insert_element(b.insert_element(undefined(two), first, ir.Constant(I32, 0)), second, ir.Constant(I32, 1))
+    both = b.insert_element(
+        b.insert_element(undefined(two), first, ir.Constant(I32, 0)), second, ir.Constant(I32, 1)
+    )
     scales = b.uitofp(b.zext(b.bitcast(both, i8x16.llvm), i32x16.llvm), f32x16.llvm)
     halves = ir.VectorType(ir.IntType(16), 2)
     d = b.bitcast(b.load(pointer(b, p), align=1, typ=I32), halves)
@@ -168,9 +158,8 @@ def packed_scale(p, j):  # type: ignore[no-untyped-def]
     return (both & 15) | ((load_u8(s + j - 4) >> 6) << 4), (both >> 4) | ((load_u8(s + j) >> 6) << 4)
 
 
-def _min_type(nbytes: int, nibbles: int, fifth: int | None) -> Super:
+def _min_type(nbytes: int, nibbles: int, fifth: int | None) -> Block:
     """Q4_K or Q5_K: nibbles at ``nibbles``, fifth bits at ``fifth``."""
-    quant = Super(nbytes, 4 if fifth is None else 5)
     q0, q1, q2, q3 = (nibbles + 32 * i for i in range(4))
 
     @inline
@@ -224,9 +213,21 @@ def _min_type(nbytes: int, nibbles: int, fifth: int | None) -> Super:
                     q |= ((load_u8(p + fifth + i) >> j) & 1) << 4
                 store_f32(out + 4 * (32 * j + i), scale * np.float32(q) - low)
 
-    quant.unpack, quant.unpack_tail, quant.fold, quant.finish = unpack, None, fold, finish
-    quant.weights, quant.panel_scales, quant.dequantize = weights, panel_scales, dequantize
-    return quant
+    return Block(
+        nbytes=nbytes,
+        bits=4 if fifth is None else 5,
+        sub_blocks=8,
+        step=1,
+        x_bytes=RECORDS["super"].nbytes,
+        zero_min=zero_f32x16,
+        unpack=unpack,
+        unpack_tail=None,
+        fold=fold,
+        finish=finish,
+        weights=weights,
+        panel_scales=panel_scales,
+        dequantize=dequantize,
+    )
 
 
 Q4_K = _min_type(144, 16, None)
@@ -236,9 +237,7 @@ spread_quads = [shuffle(f32x16, [4 * i + k // 4 for k in range(16)]) for i in ra
 quads0, quads1, quads2, quads3 = spread_quads
 
 
-def _q6_k() -> Super:
-    quant = Super(210, 6, halves=True)
-
+def _q6_k() -> Block:
     @inline
     def unpack(p):  # type: ignore[no-untyped-def]
         scales = to_float(widen_s8(load_i8x16(p + 192))) * splat(load_f16(p + 208))
@@ -291,9 +290,22 @@ def _q6_k() -> Super:
                 scale = d * np.float32(load_s8(p + 192 + 2 * j + (i >> 4)))
                 store_f32(out + 4 * (32 * j + i), scale * np.float32(q - 32))
 
-    quant.unpack, quant.unpack_tail, quant.fold, quant.finish = unpack, None, fold, finish
-    quant.weights, quant.panel_scales, quant.dequantize = weights, panel_scales, dequantize
-    return quant
+    return Block(
+        nbytes=210,
+        bits=6,
+        sub_blocks=8,
+        step=1,
+        x_bytes=RECORDS["super"].nbytes,
+        zero_min=zero_f32x16,
+        unpack=unpack,
+        unpack_tail=None,
+        fold=fold,
+        finish=finish,
+        weights=weights,
+        panel_scales=panel_scales,
+        dequantize=dequantize,
+        halves=True,
+    )
 
 
 Q6_K = _q6_k()

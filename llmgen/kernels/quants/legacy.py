@@ -25,6 +25,8 @@ from numba.core import types
 from llmgen.kernels import half
 from llmgen.kernels.abi import inline
 from llmgen.kernels.dot import dot2_blocks, dot4_pair
+from llmgen.kernels.layout import RECORDS
+from llmgen.kernels.quants.block import Block
 from llmgen.kernels.simd import (
     I32,
     I64,
@@ -82,7 +84,9 @@ def four_runs(first: int, stride: int) -> Any:
 
     def emit(b: Any, p: Any) -> Any:
         runs = [b.load(pointer(b, offset(b, p, first + i * stride)), align=1, typ=i8x16.llvm) for i in ORDER]
-        return permute(b, permute(b, runs[0], range(32), runs[1]), range(64), permute(b, runs[2], range(32), runs[3]))
+        return permute(
+            b, permute(b, runs[0], range(32), runs[1]), range(64), permute(b, runs[2], range(32), runs[3])
+        )
 
     return unary(types.intp, i8x64, emit)
 
@@ -133,7 +137,9 @@ def add_fifth(half: int) -> Any:
     def emit(b: Any, words: Any, v: Any) -> Any:
         chosen = b.and_(permute(b, words, lanes), masks)
         sixteen = ir.Constant(i8x64.llvm, [16] * 64)
-        return b.or_(v, b.select(b.icmp_unsigned("==", chosen, masks), sixteen, ir.Constant(i8x64.llvm, [0] * 64)))
+        return b.or_(
+            v, b.select(b.icmp_unsigned("==", chosen, masks), sixteen, ir.Constant(i8x64.llvm, [0] * 64))
+        )
 
     return binary(i8x16, i8x64, i8x64, emit)
 
@@ -159,24 +165,8 @@ nibbles32 = unary(types.intp, i8x32, _nibbles32)
 nibbles32_fifth = binary(types.intp, types.int64, i8x32, _nibbles32_fifth)
 
 
-class Legacy:
-    """What ``matvec``, ``panel`` and ``rows`` need of a type with blocks of 32."""
-
-    zero_min = staticmethod(zero_f32x8)
-    blocks_a_step = 4
-    sub_blocks = 1  # blocks of 32 in one block of the file
-    x_bytes = 192  # of the activation record per step
-    signed = False
-    halves = False  # one scale for all 32 weights of a block
-
-    def __init__(self, nbytes: int, bits: int) -> None:
-        self.block_bytes, self.bits = nbytes, bits
-        self.step_bytes = 4 * nbytes
-
-
-def _nibble_type(nbytes: int, first: int, second: int | None, zero: int, fifth: int | None) -> Legacy:
-    """A 4- or 5-bit type: nibbles at ``first``, offset at ``second`` or an implied ``zero``, fifth bits at ``fifth``."""
-    quant = Legacy(nbytes, 4 if fifth is None else 5)
+def _nibble_type(nbytes: int, first: int, second: int | None, zero: int, fifth: int | None) -> Block:
+    """A 4- or 5-bit type: nibbles at ``first``, an offset at ``second`` or a ``zero``, fifth bits at ``fifth``."""
     has_offset = second is not None
     runs, scales = four_runs(first, nbytes), four_scales(nbytes, has_offset)
     minus_zero = np.float32(-zero)
@@ -241,9 +231,21 @@ def _nibble_type(nbytes: int, first: int, second: int | None, zero: int, fifth: 
             store_f32(out + 4 * i, np.float32(low) * d + m)
             store_f32(out + 4 * (i + 16), np.float32(high) * d + m)
 
-    quant.unpack, quant.unpack_tail, quant.fold, quant.finish = unpack, unpack_tail, fold, finish
-    quant.weights, quant.panel_scales, quant.dequantize = weights, panel_scales, dequantize
-    return quant
+    return Block(
+        nbytes=nbytes,
+        bits=4 if fifth is None else 5,
+        sub_blocks=1,
+        step=4,
+        x_bytes=RECORDS["split"].nbytes,
+        zero_min=zero_f32x8,
+        unpack=unpack,
+        unpack_tail=unpack_tail,
+        fold=fold,
+        finish=finish,
+        weights=weights,
+        panel_scales=panel_scales,
+        dequantize=dequantize,
+    )
 
 
 Q4_0 = _nibble_type(18, 2, None, 8, None)
@@ -252,9 +254,7 @@ Q5_0 = _nibble_type(22, 6, None, 16, 2)
 Q5_1 = _nibble_type(24, 8, 2, 0, 4)
 
 
-def _q8_0() -> Legacy:
-    quant = Legacy(34, 8)
-    quant.signed, quant.x_bytes = True, 320
+def _q8_0() -> Block:
     scales = four_scales(34, False)
 
     @inline
@@ -293,11 +293,23 @@ def _q8_0() -> Legacy:
         for i in range(32):
             store_f32(out + 4 * i, np.float32(load_s8(p + 2 + i)) * d)
 
-    quant.unpack, quant.unpack_tail, quant.fold, quant.finish = unpack, unpack_tail, fold, finish
-    quant.weights, quant.panel_scales, quant.dequantize = weights, panel_scales, dequantize
-    return quant
+    return Block(
+        nbytes=34,
+        bits=8,
+        sub_blocks=1,
+        step=4,
+        x_bytes=RECORDS["wide"].nbytes,
+        zero_min=zero_f32x8,
+        unpack=unpack,
+        unpack_tail=unpack_tail,
+        fold=fold,
+        finish=finish,
+        weights=weights,
+        panel_scales=panel_scales,
+        dequantize=dequantize,
+        signed=True,
+    )
 
 
 Q8_0 = _q8_0()
 BY_KEY = {"q4_0": Q4_0, "q4_1": Q4_1, "q5_0": Q5_0, "q5_1": Q5_1, "q8_0": Q8_0}
-

@@ -28,15 +28,29 @@ AHEAD = 4096
 _ACC = 128  # bytes of one column's running sums: 64 for a, up to 64 for m
 
 # Arguments of the step, in order.
-WEIGHTS, ROW_BYTES, FIRST, LAST, TAIL_ROW, TAIL_ADDRESS, X, X_STRIDE, STEPS, TAIL, OUT, OUT_STRIDE, RUN, COUNT, SCRATCH = (
-    range(15)
-)
+(
+    WEIGHTS,
+    ROW_BYTES,
+    FIRST,
+    LAST,
+    TAIL_ROW,
+    TAIL_ADDRESS,
+    X,
+    X_STRIDE,
+    STEPS,
+    TAIL,
+    OUT,
+    OUT_STRIDE,
+    RUN,
+    COUNT,
+    SCRATCH,
+) = range(15)
 
 
 def _make(quant: Any) -> Any:
     unpack, unpack_tail, fold, finish = quant.unpack, quant.unpack_tail, quant.fold, quant.finish
     zero_min, step_bytes, x_bytes = quant.zero_min, quant.step_bytes, quant.x_bytes
-    has_tail = quant.blocks_a_step > 1
+    has_tail = quant.step > 1
     wide_min = quant.zero_min is zero_f32x16
     load_min = load_f32x16 if wide_min else load_f32x8
     store_min = store_f32x16 if wide_min else store_f32x8

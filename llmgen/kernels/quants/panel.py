@@ -132,14 +132,29 @@ def block_step(bits: int, has_min: bool, halves: bool) -> Any:
 
 
 # Arguments of the step, in order.
-WEIGHTS, ROW_BYTES, FIRST, LAST, TAIL_ROW, TAIL_ADDRESS, X, BLOCKS, OUT, OUT_STRIDE, SCRATCH, ADD, RUN, ROWS, X_STRIDE, GROUPS = (
-    range(16)
-)
+(
+    WEIGHTS,
+    ROW_BYTES,
+    FIRST,
+    LAST,
+    TAIL_ROW,
+    TAIL_ADDRESS,
+    X,
+    BLOCKS,
+    OUT,
+    OUT_STRIDE,
+    SCRATCH,
+    ADD,
+    RUN,
+    ROWS,
+    X_STRIDE,
+    GROUPS,
+) = range(16)
 
 
 def _make(quant: Any, panel_bytes: int) -> Any:
     weights_of, scales_of = quant.weights, quant.panel_scales
-    block_bytes, sub_blocks = quant.block_bytes, quant.sub_blocks
+    block_bytes, sub_blocks = quant.nbytes, quant.sub_blocks
     add_block, _ = block_step(quant.bits, not quant.signed, quant.halves)
 
     @inline
@@ -244,7 +259,9 @@ def float_step(typing_context: Any, f: Any, weights: Any, x: Any, stride: Any) -
         sums = []
         for t in range(TOKENS):
             value = splat_value(b, b.load(pointer(b, address), align=4, typ=ir.FloatType()), f32x16.llvm)
-            sums.append(call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [rows, value, b.extract_value(packed, t)]))
+            sums.append(
+                call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [rows, value, b.extract_value(packed, t)])
+            )
             address = b.add(address, step_bytes)
         return context.make_tuple(b, _TILE, sums)
 
@@ -252,7 +269,7 @@ def float_step(typing_context: Any, f: Any, weights: Any, x: Any, stride: Any) -
 
 
 def _make_float(quant: Any) -> Any:
-    load1, size = quant.load1, quant.block_bytes
+    load1, size = quant.load1, quant.nbytes
 
     def panel(args: int, thread: int, n_threads: int) -> None:
         """As for quantized types, but x: f32 rows, X_STRIDE bytes a token, and the panel is f32 [BLOCKS][16]."""

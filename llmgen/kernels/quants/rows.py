@@ -22,7 +22,7 @@ WEIGHTS, ROW_BYTES, BLOCKS, BLOCK, OUT, OUT_STRIDE, N, SCALE, SPLIT, RUN = range
 
 
 def _make(quant: Any) -> Any:
-    dequantize, block_bytes = quant.dequantize, quant.block_bytes
+    dequantize, block_bytes = quant.dequantize, quant.nbytes
 
     def embed(args: int, thread: int, n_threads: int) -> None:
         """out[token] = SCALE * weights[id of the token]; with SPLIT each thread takes its own tiles of tokens."""

@@ -6,7 +6,7 @@ from llmgen.model.config import ModelConfig
 from llmgen.model.program import Value
 from llmgen.model.recorder import Recorder
 from llmgen.model.rope import RopeTable
-from llmgen.model.weights import Matrix, Weights
+from llmgen.model.weights import Matrix, Vector, Weights
 
 
 def embedding(w: Weights, c: ModelConfig) -> Matrix:
@@ -20,7 +20,7 @@ def output_matrix(w: Weights, c: ModelConfig) -> Matrix:
 
 
 def qkv(b: Recorder, w: Weights, c: ModelConfig, x: Value, layer: int) -> tuple[Value, Value, Value]:
-    """Queries [n_heads * head_dim], keys and values [n_kv_heads * head_dim] of x, with biases where the file has them."""
+    """Queries [n_heads * head_dim], keys and values [n_kv_heads * head_dim] of x, with the biases that are there."""
     n_q, n_kv = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
     name = f"blk.{layer}.attn_"
     if w.has(f"{name}qkv"):
@@ -30,9 +30,11 @@ def qkv(b: Recorder, w: Weights, c: ModelConfig, x: Value, layer: int) -> tuple[
         parts = [w.matrix(name + "q", n_q, c.n_embd), w.matrix(name + "k", n_kv, c.n_embd)]
         parts.append(w.matrix(name + "v", n_kv, c.n_embd))
     if w.has(f"{name}qkv.bias"):
-        biases = w.vector_parts(f"{name}qkv.bias", (n_q, n_kv, n_kv))
+        biases: list[Vector | None] = [*w.vector_parts(f"{name}qkv.bias", (n_q, n_kv, n_kv))]
     else:
-        biases = [w.optional_vector(f"{name}{p}.bias", part.n_rows) for p, part in zip("qkv", parts, strict=True)]
+        biases = [
+            w.optional_vector(f"{name}{p}.bias", part.n_rows) for p, part in zip("qkv", parts, strict=True)
+        ]
     q, k, v = (b.linear(x, part, bias) for part, bias in zip(parts, biases, strict=True))
     return q, k, v
 
@@ -61,7 +63,13 @@ def attention(
 
 
 def feed_forward(
-    b: Recorder, w: Weights, c: ModelConfig, x: Value, layer: int, activation: str = "silu", biases: bool = False
+    b: Recorder,
+    w: Weights,
+    c: ModelConfig,
+    x: Value,
+    layer: int,
+    activation: str = "silu",
+    biases: bool = False,
 ) -> Value:
     """down(activation(gate x) * up x), Shazeer's gated unit (arXiv:2002.05202): [n_embd]."""
 

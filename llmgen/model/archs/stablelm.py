@@ -23,8 +23,12 @@ def stablelm(b: Recorder, w: Weights, c: ModelConfig) -> None:
         q, k, v = qkv(b, w, c, h, layer)
         if w.has(name + "attn_q_norm"):
             q = b.head_norm(q, w.vector(name + "attn_q_norm", c.head_dim, c.n_heads), c.n_heads, "layer")
-            k = b.head_norm(k, w.vector(name + "attn_k_norm", c.head_dim, c.n_kv_heads), c.n_kv_heads, "layer")
+            k = b.head_norm(
+                k, w.vector(name + "attn_k_norm", c.head_dim, c.n_kv_heads), c.n_kv_heads, "layer"
+            )
         x = b.add(x, attention(b, w, c, q, k, v, layer, table))
         # without a norm of its own the feed-forward runs beside the attention, on the same input
-        x = b.add(x, feed_forward(b, w, c, norm(x, name + "ffn_norm") if w.has(name + "ffn_norm") else h, layer))
+        x = b.add(
+            x, feed_forward(b, w, c, norm(x, name + "ffn_norm") if w.has(name + "ffn_norm") else h, layer)
+        )
     b.logits(norm(x, "output_norm"), output_matrix(w, c))
