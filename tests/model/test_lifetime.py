@@ -1,0 +1,344 @@
+"""Models in whole processes: exits, forks, Ctrl-C, cancelling, being forgotten."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from archs import build_variant
+from engines import engine
+from llmgen.errors import Interrupted
+from llmgen.gguf import GGUFFile
+from llmgen.model import Model
+
+posix = pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+
+PRELUDE = """
+import os, signal, sys, threading, time
+import numpy as np
+from llmgen.errors import Interrupted
+from llmgen.gguf import GGUFFile
+from llmgen.model import Model
+
+def load(n_threads=2):
+    return Model.load(GGUFFile.open(sys.argv[1]), n_ctx=60000, n_threads=n_threads)
+"""
+
+
+def long_model(name: str = "llama-dense") -> Path:
+    return build_variant(name, "longest", set_keys={"context_length": ("UINT32", 65536)})
+
+
+def run(script: str, timeout: float = 30.0) -> str:
+    """What the script prints; it must end by itself, with status 0 and no complaints."""
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", PRELUDE + script, str(long_model())],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+# --- exits ---
+
+
+def test_exit_with_models_left_open() -> None:
+    out = run("""
+models = [load(), load(), load(1)]
+for m in models:
+    m.prefill(m.new_sequence(), [1, 2, 3])
+print(len([t for t in threading.enumerate() if t.name in ("llmgen-1", "llmgen-2")]))
+""")
+    assert out.split() == ["2"]
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_exit_while_another_thread_generates(daemon: bool) -> None:
+    """The interpreter must not wait for ever: the call ends with Interrupted."""
+    run(f"""
+m = load()
+seq = m.new_sequence()
+m.prefill(seq, [1, 2, 3])
+def generate():
+    try:
+        while True:
+            m.decode([seq], [1])
+            if seq.length > 50000: seq.truncate(3)
+    except Interrupted:
+        pass
+threading.Thread(target=generate, daemon={daemon}).start()
+time.sleep(0.3)
+""")
+
+
+def test_sys_exit_and_errors_in_the_middle() -> None:
+    run("""
+m = load()
+seq = m.new_sequence()
+m.prefill(seq, [1] * 600)
+raise SystemExit(0)
+""")
+
+
+# --- Ctrl-C ---
+
+INTERRUPTED = """
+m = load({n_threads})
+seq = m.new_sequence()
+m.prefill(seq, [1, 2, 3, 4])
+sent = []
+def send():
+    sent.append(time.perf_counter())
+    os.kill(os.getpid(), signal.SIGINT)
+for delay in (0.05, 0.2, 0.4):
+    before = seq.length
+    threading.Timer(delay, send).start()
+    try:
+        m.prefill(seq, [5] * 40000)
+        print("not interrupted")
+    except KeyboardInterrupt:
+        print(round(time.perf_counter() - sent[-1], 3), seq.length)
+    assert before <= seq.length < 40000
+    tokens = [1, 2, 3, 4] + [5] * (seq.length - 4)
+    after = m.decode([seq], [9]).copy()
+    seq.truncate(4)
+fresh = m.new_sequence()
+m.prefill(fresh, tokens)
+print(np.array_equal(after, m.decode([fresh], [9])))
+"""
+
+
+@posix
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_ctrl_c_in_a_long_prefill(n_threads: int) -> None:
+    lines = run(INTERRUPTED.format(n_threads=n_threads), 60).splitlines()
+    assert len(lines) == 4
+    for line in lines[:3]:
+        assert float(line.split()[0]) < 0.5  # 0.2 s, and room for a busy machine
+    assert lines[3] == "True"
+
+
+@posix
+def test_ctrl_c_while_generating() -> None:
+    out = run("""
+m = load()
+seq = m.new_sequence()
+m.prefill(seq, [1, 2, 3])
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        m.decode([seq], [1])
+except KeyboardInterrupt:
+    length = seq.length
+m.decode([seq], [1])
+print(seq.length - length)
+""")
+    assert out.split() == ["1"]
+
+
+# --- fork ---
+
+
+@posix
+def test_a_forked_child_computes_the_same() -> None:
+    out = run("""
+import warnings
+warnings.simplefilter("ignore")
+m = load()
+seq = m.new_sequence()
+m.prefill(seq, [1, 2, 3])
+fork = seq.fork()
+expected = m.decode([fork], [7]).copy()
+child = os.fork()
+if child == 0:
+    same = np.array_equal(m.decode([seq], [7]), expected)
+    m.close()
+    os._exit(0 if same else 1)
+_, status = os.waitpid(child, 0)
+print(status, np.array_equal(m.decode([seq], [7]), expected))
+""")
+    assert out.split() == ["0", "True"]
+
+
+@posix
+def test_ctrl_c_in_a_child_leaves_the_parent_alone() -> None:
+    out = run("""
+import warnings
+warnings.simplefilter("ignore")
+m = load()
+seq = m.new_sequence()
+m.prefill(seq, [1, 2, 3])
+child = os.fork()
+if child == 0:
+    try:
+        while True:
+            m.prefill(seq, [1] * 20000)
+            seq.truncate(3)
+    except KeyboardInterrupt:
+        os._exit(7)
+    os._exit(1)
+threading.Timer(0.3, os.kill, (child, signal.SIGINT)).start()
+start = time.perf_counter()
+while time.perf_counter() - start < 1:
+    m.prefill(seq, [1] * 2000)
+    seq.truncate(3)
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status))
+""")
+    assert out.split() == ["7"]
+
+
+# --- cancelling, closing, forgetting ---
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_cancelled_at_any_moment(n_threads: int) -> None:
+    """What is left is a whole number of chunks, and every later result is right."""
+    rng = random.Random(n_threads)
+    with engine(long_model("gemma3-dense"), n_ctx=8192, n_threads=n_threads) as model:
+        whole, seq = model.new_sequence(), model.new_sequence()
+        prompt = np.random.default_rng(1).integers(0, 128, 5000).tolist()
+        for _ in range(15):
+            start = rng.randrange(1, 600)
+            seq.clear()
+            model.prefill(seq, prompt[:start], logits="none")
+            timer = threading.Timer(rng.random() * 0.1, model.cancel)
+            timer.start()
+            try:
+                model.prefill(seq, prompt[start:], logits="none")
+            except Interrupted:
+                pass
+            timer.join()
+            reached = seq.length
+            assert start <= reached <= len(prompt)
+            ours = model.decode([seq], [3]).copy()
+            whole.clear()
+            model.prefill(whole, prompt[:reached], logits="none")
+            np.testing.assert_array_equal(ours, model.decode([whole], [3]))
+
+
+def test_a_cancel_between_two_chunks_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine(long_model(), n_ctx=4096) as model:
+        seq, fill, calls = model.new_sequence(), model._fill_tables, []
+
+        def cancelling(*arguments: object) -> None:
+            calls.append(arguments)
+            if len(calls) == 3:
+                model.cancel()
+            fill(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(model, "_fill_tables", cancelling)
+        with pytest.raises(Interrupted):
+            model.prefill(seq, [1] * 3000)
+        assert seq.length < 2000
+        monkeypatch.undo()
+        model.decode([seq], [1])  # the next call starts afresh
+
+
+def test_a_cancel_with_nothing_running_does_nothing() -> None:
+    with engine(long_model()) as model:
+        seq = model.new_sequence()
+        model.cancel()
+        model.prefill(seq, [1, 2, 3])
+        model.cancel()
+        model.decode([seq], [1])
+
+
+def workers() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("llmgen-") and t.name[7:].isdigit()]
+
+
+def test_closing_while_another_thread_computes() -> None:
+    before = workers()
+    with GGUFFile.open(long_model()) as file:
+        model = Model.load(file, n_ctx=60000, n_threads=2)
+        seq, ended = model.new_sequence(), []
+
+        def prefill() -> None:
+            try:
+                model.prefill(seq, [1] * 4000, logits="none")
+                ended.append("finished")
+            except Interrupted:
+                ended.append("stopped")
+
+        thread = threading.Thread(target=prefill)
+        thread.start()
+        time.sleep(0.1)
+        model.close()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert len(ended) == 1
+    assert workers() == before
+
+
+def test_a_forgotten_model_leaves_no_thread() -> None:
+    before = workers()
+    with GGUFFile.open(long_model()) as file:
+        for _ in range(3):
+            model = Model.load(file, n_ctx=256, n_threads=2)
+            model.prefill(model.new_sequence(), [1, 2, 3])
+            del model
+            gc.collect()
+        assert workers() == before
+
+
+def test_models_side_by_side_in_threads() -> None:
+    with (
+        engine(long_model(), n_threads=2) as first,
+        engine(long_model("gemma3-dense"), n_threads=2) as second,
+    ):
+        results: dict[int, list[np.ndarray]] = {0: [], 1: []}
+
+        def work(i: int, model: Model) -> None:
+            for _ in range(5):
+                seq = model.new_sequence()
+                model.prefill(seq, list(range(40)), logits="none")
+                results[i].append(model.decode([seq], [i]).copy())
+                seq.close()
+
+        threads = [threading.Thread(target=work, args=(i, m)) for i, m in enumerate((first, second))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for rows in results.values():
+            assert len(rows) == 5
+            for row in rows[1:]:
+                np.testing.assert_array_equal(row, rows[0])
+
+
+def test_one_model_from_many_threads() -> None:
+    """Calls take turns; each thread has its own sequence."""
+    with engine(long_model(), n_threads=2) as model:
+        alone = model.new_sequence()
+        model.prefill(alone, list(range(30)), logits="none")
+        expected = model.decode([alone], [5]).copy()
+        wrong = []
+
+        def work() -> None:
+            for _ in range(5):
+                seq = model.new_sequence()
+                last = model.prefill(seq, list(range(30)) + [5])
+                if np.argmax(last) != np.argmax(expected):
+                    wrong.append(last)
+                seq.close()
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
