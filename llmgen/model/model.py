@@ -60,7 +60,7 @@ class Model:
         self.kv_type = kv_type
         self._file = file
         self._lock = threading.RLock()
-        self._closed = False
+        self._closed = self._closing = False
         self.weights = Weights(file)
         self._chunk = min(CHUNK, -(-self.n_ctx // TILE_TOKENS) * TILE_TOKENS)
         self.layout = CacheLayout(config, self.n_ctx, self._chunk, kv_type)
@@ -204,7 +204,9 @@ class Model:
         self._team.stop()
 
     def close(self) -> None:
-        """Wait for a running call, send the threads home, give the memory back."""
+        """End a running call with Interrupted, send the threads home, give the memory back."""
+        self._closing = True
+        self._team.stop()
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -223,7 +225,7 @@ class Model:
         return tokens
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closing:
             raise LLMGenError("this model is closed; load it again")
 
     def _check_room(self, seq: Sequence, n: int) -> None:
@@ -238,6 +240,8 @@ class Model:
             table.fill(length)
 
     def _run(self, program: _Program, n_tokens: int) -> None:
+        if self._closing:
+            raise Interrupted("the computation was stopped: the model is being closed")
         n_threads = program.pace.choose(n_tokens)
         table, nbytes, steps = program.table(n_threads, self._workspace, self._library)
         start, cpu = time.perf_counter(), time.thread_time()
