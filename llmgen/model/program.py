@@ -14,7 +14,7 @@ The planner takes the recorded steps and decides three things:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,17 +78,18 @@ class Step:
     weights: tuple[int, Callable[[int, int], int]] | None = None  # address and first row's shift, to prefetch
     barrier: bool = False
 
-    def replace(self, old: Value, new: Value) -> None:
-        """Use ``new`` wherever ``old`` stands."""
-        self.args = [_renamed(a, old, new) for a in self.args]
-        self.accesses = [(new if v is old else v, p, w) for v, p, w in self.accesses]
+    def rename(self, names: Mapping[Value, Value]) -> None:
+        """Use names[v] wherever v stands."""
+        if any(v in names for v, _, _ in self.accesses):
+            self.args = [_renamed(a, names) for a in self.args]
+            self.accesses = [(names.get(v, v), p, w) for v, p, w in self.accesses]
 
 
-def _renamed(argument: Argument, old: Value, new: Value) -> Argument:
-    if argument is old:
-        return new
-    if isinstance(argument, At) and argument.value is old:
-        return At(new, argument.shift)
+def _renamed(argument: Argument, names: Mapping[Value, Value]) -> Argument:
+    if isinstance(argument, Value):
+        return names.get(argument, argument)
+    if isinstance(argument, At):
+        return At(names.get(argument.value, argument.value), argument.shift)
     return argument
 
 

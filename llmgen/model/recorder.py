@@ -525,30 +525,38 @@ class PromptRecorder(Recorder):
 
     def fuse_residuals(self) -> None:
         """x + linear(...): let the panel kernel add into x where x is not needed any more."""
-        i = 0
-        while i + 1 < len(self.steps):
-            panel, add = self.steps[i], self.steps[i + 1]
-            if panel.kernel.startswith("quants.panel:") and add.kernel == "pointwise:add":
-                self._fuse(panel, add, i)
-            i += 1
+        last_use = {v: i for i, step in enumerate(self.steps) for v, _, _ in step.accesses}
+        names: dict[Value, Value] = {}  # sums that live on in the buffer of their first term
+        kept: list[Step] = []
+        for i, step in enumerate(self.steps):
+            step.rename(names)
+            if kept and _is_residual(kept[-1], step):
+                x, y, out = step.args[0], step.args[2], step.args[4]
+                assert isinstance(x, Value) and isinstance(y, Value) and isinstance(out, Value)  # noqa: PT018
+                if last_use[x] <= i and last_use[y] <= i:
+                    _add_into(kept[-1], y, x)
+                    names[out] = x
+                    last_use[x] = last_use[out]
+                    continue
+            kept.append(step)
+        self.steps = kept
 
-    def _fuse(self, panel: Step, add: Step, i: int) -> None:
-        y = panel.args[8]
-        x, addend, out = add.args[0], add.args[2], add.args[4]
-        if (
-            addend is not y
-            or not isinstance(x, Value)
-            or not isinstance(out, Value)
-            or not isinstance(y, Value)
-        ):
-            return
-        later = [v for step in self.steps[i + 2 :] for v, _, _ in step.accesses]
-        if x in later or y in later or out is x or any(v is x for v, _, _ in panel.accesses):
-            return
-        x.forms.clear()
-        panel.args[11] = 1
-        panel.replace(y, x)
-        panel.accesses = [(v, y.partition if w and v is x else p, w) for v, p, w in panel.accesses]
-        self.steps.pop(i + 1)
-        for step in self.steps[i + 1 :]:
-            step.replace(out, x)
+
+def _is_residual(panel: Step, add: Step) -> bool:
+    """Whether ``add`` adds the product that ``panel`` has just made to something that panel does not touch."""
+    if not panel.kernel.startswith("quants.panel:") or add.kernel != "pointwise:add":
+        return False
+    x, y, out = add.args[0], add.args[2], add.args[4]
+    return (
+        y is panel.args[8]
+        and out is not x
+        and isinstance(x, Value)
+        and all(v is not x for v, _, _ in panel.accesses)
+    )
+
+
+def _add_into(panel: Step, y: Value, x: Value) -> None:
+    """Let ``panel`` add to x instead of writing y."""
+    panel.args[11] = 1
+    panel.rename({y: x})
+    panel.accesses = [(v, y.partition if w and v is x else p, w) for v, p, w in panel.accesses]

@@ -58,6 +58,10 @@ def test_quantized_weights_meet_int8_activations(kind: str) -> None:
     with engine(path) as model:
         prompt = in_chunks(model, model.new_sequence(), tokens, (20,))
         generated = one_by_one(model, model.new_sequence(), tokens)
+    if kind == "q8_0":
+        # signed 8-bit weights meet 16-bit activations where tokens are generated
+        assert nmse(generated, exact) < 1e-3 * nmse(rounded, exact)
+        generated = prompt
     for ours in (prompt, generated):
         # A rounding that falls the other way moves a logit far more than the order of a sum
         # does, so the twins meet in size of error, not in every digit.

@@ -139,10 +139,10 @@ def test_tables() -> None:
         assert not table[t, 2:].any()  # the step loop prefetches two steps ahead
 
 
-def test_a_replaced_value_is_nowhere_left() -> None:
+def test_a_renamed_value_is_nowhere_left() -> None:
     old, new = Value(16, 64, 1, False), Value(16, 64, 1, False)
     step = Step("a:b", [old, At(old, lambda t, n: 4), 5], [(old, "tokens", True)])
-    step.replace(old, new)
+    step.rename({old: new})
     assert step.args[0] is new
     assert isinstance(step.args[1], At)
     assert step.args[1].value is new
