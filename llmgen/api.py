@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 import weakref
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from llmgen.errors import LLMGenError, TemplateError, TokenizerError, UsageError
 from llmgen.generation.aio import stream_async
-from llmgen.generation.batch import generate_all
+from llmgen.generation.batch import MAX_SLOTS, Answer, Batch, Request, generate_all
 from llmgen.generation.beams import Beam, BeamOptions, BeamSearch
 from llmgen.generation.cached import Reuse
 from llmgen.generation.events import GenerationEvent, GenerationResult
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int]
+
+_log = logging.getLogger(__name__)
 
 
 class _Resources:
@@ -84,6 +88,7 @@ class LLM:
         cores), ``kv_type`` the type of the key-value cache.  ``chat_template``
         replaces the one in the file.  Raises :class:`LLMGenError`.
         """
+        started = time.perf_counter()
         file = GGUFFile.open(path)
         self._resources = _Resources(file)
         self._finalizer = weakref.finalize(self, self._resources.close)
@@ -95,6 +100,11 @@ class LLM:
             self._finalizer()
             raise
         self._resources.model = self._model
+        _log.debug(
+            "loaded %s in %.3f s: %s, context %d, %d threads, KV cache %s, kernels for %s",
+            *(file.path, time.perf_counter() - started, self._model.config.architecture, self._model.n_ctx),
+            *(self._model.n_threads, self._model.kv_type, self._model.kernel_level),
+        )
         self._given_template = chat_template
         self._lock = threading.RLock()
         self._idle: Session | None = None
@@ -252,6 +262,19 @@ class LLM:
         ids = self.prompt_ids(prompt, parse_special=parse_special)
         params = params or SamplingParams()
         return BeamSearch(self._model, self._text_tokenizer(), ids, params, options, cancel).run()
+
+    def batch(
+        self,
+        requests: Iterable[Request],
+        *,
+        slots: int = MAX_SLOTS,
+        cancel: Cancel | None = None,
+        on_event: Callable[[Request, GenerationEvent], object] | None = None,
+    ) -> Iterator[Answer]:
+        """Answers to many requests as they are done; see :class:`Batch`."""
+        self._check_open()
+        batch = Batch(self._model, self._text_tokenizer(), slots=slots, cancel=cancel, on_event=on_event)
+        return batch.run(requests)
 
     def stream(
         self,

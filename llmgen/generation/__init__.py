@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from llmgen.generation.batch import Answer, Batch, Request
     from llmgen.generation.beams import Beam, BeamOptions
     from llmgen.generation.events import GenerationEvent, GenerationResult, Timings, TokenLogprob
     from llmgen.generation.params import SamplingParams
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from llmgen.generation.stream import GenerationStream
 
 _HOME = {
+    "Answer": "batch",
+    "Batch": "batch",
+    "Request": "batch",
     "Beam": "beams",
     "BeamOptions": "beams",
     "GenerationEvent": "events",
@@ -31,6 +35,9 @@ _HOME = {
 }
 
 __all__ = [
+    "Answer",
+    "Batch",
+    "Request",
     "Beam",
     "BeamOptions",
     "GenerationEvent",

@@ -6,6 +6,7 @@ sequence has its own sampler, so an answer is the same as it would be alone.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from llmgen.generation.prompt import check_prompt
 from llmgen.generation.stopping import Cancel, Interruptible
 from llmgen.generation.stream import make_room
 from llmgen.generation.writer import Writer
+
+_log = logging.getLogger(__name__)
 
 MAX_SLOTS = 8
 """Sequences in one forward pass: what the model's matrix-vector kernels take."""
@@ -171,6 +174,7 @@ class Batch:
                 refused.append(Answer(request, error=error))
                 continue
             active.append(slot)
+            _log.debug("request %s takes a slot, %d of %d at work", request.key, len(active), self._n_slots)
             with slot.own_trouble():
                 logits = slot.prefill(ids)
                 self._keep_trunk(slot, waiting.peek())

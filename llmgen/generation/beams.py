@@ -8,6 +8,7 @@ likely tokens and keeps the best ``n_beams`` of all; one that ends is put aside.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ from llmgen.generation.sampler import Sampler
 from llmgen.generation.stopping import AnswerText, Cancel, Interruptible
 
 MAX_BEAMS = 64
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,10 @@ class BeamSearch:
         if ending is not None:
             for hypothesis in self._live:
                 self._put_aside(hypothesis.tokens, hypothesis.logprob, hypothesis.scores, ending, 0)
+        clock = self._clock
+        _log.debug(
+            "beam search ended after %d steps in %.3f s", clock.steps, clock.prefill_s + clock.decode_s
+        )
         ranked = sorted(self._ended, key=lambda ended: -ended.score)
         return [self._beam(ended) for ended in ranked[: self._options.n_beams]]
 

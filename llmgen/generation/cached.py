@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +14,8 @@ from numpy.typing import NDArray
 from llmgen.errors import Interrupted
 from llmgen.generation.interfaces import ModelLike
 from llmgen.generation.stopping import Interruptible
+
+_log = logging.getLogger(__name__)
 
 Reuse = Literal["all", "prompt", "none"]
 
@@ -46,6 +50,7 @@ class CachedTokens:
         same = common_prefix(ids, self.tokens[:usable])
         kept = self.cut(min(same, len(ids) - 1))
         self.tokens = list(ids)
+        _log.debug("prompt of %d tokens, %d of them in the cache", len(ids), kept)
         return kept
 
     def cut(self, n: int) -> int:
@@ -63,7 +68,7 @@ class CachedTokens:
         self, calls: Interruptible, logits: Literal["last", "none"] = "last"
     ) -> NDArray[np.float32] | None:
         """Compute all tokens that are not in the cache yet: float32 [n_vocab] of the last one, or None."""
-        row = None
+        row, before, started = None, self.cached, time.perf_counter()
         while (start := int(self.seq.length)) < len(self.tokens):
             ids = self.tokens[start : start + _PREFILL_CHUNK]
             last = start + len(ids) == len(self.tokens)
@@ -72,6 +77,7 @@ class CachedTokens:
                 self._prompt_role = start + len(ids)
             if not last and calls.due():
                 raise Interrupted("the prompt's computation was stopped: run it again to go on")
+        _log.debug("computed %d tokens in %.3f s", self.cached - before, time.perf_counter() - started)
         return row
 
     def decode(self, calls: Interruptible, token: int) -> NDArray[np.float32]:
@@ -91,6 +97,7 @@ class CachedTokens:
         """
         keep = min(keep, len(self.tokens) // 2)
         drop = max(1, (len(self.tokens) - keep) // 2)
+        _log.debug("context full: dropping %d tokens after the first %d", drop, keep)
         self.cut(keep)
         del self.tokens[keep : keep + drop]
 
@@ -110,6 +117,7 @@ class CachedTokens:
         from llmgen.model import cache_file
 
         n = self.cached
+        _log.debug("writing %d tokens to the prompt cache %s", n, path)
         cache_file.save(path, self.model, self.seq, self.tokens[:n], min(self._prompt_role, n))  # type: ignore[arg-type]
 
     def load(self, path: Path) -> None:
@@ -120,6 +128,7 @@ class CachedTokens:
         stored = cache_file.load(path, self.model, self.seq)  # type: ignore[arg-type]
         self.tokens = stored.tokens
         self._prompt_role = stored.n_prompt
+        _log.debug("read %d tokens from the prompt cache %s", len(self.tokens), path)
 
     def fork(self) -> CachedTokens:
         """An independent copy."""

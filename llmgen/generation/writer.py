@@ -6,6 +6,7 @@ several side by side.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -18,6 +19,8 @@ from llmgen.generation.interfaces import TokenizerLike
 from llmgen.generation.params import SamplingParams
 from llmgen.generation.sampler import Sampler
 from llmgen.generation.stopping import AnswerText
+
+_log = logging.getLogger(__name__)
 
 
 class Writer:
@@ -127,6 +130,13 @@ class Writer:
             finish_detail=ending.detail,
             matched=ending.matched,
             logprobs=None if self.params.logprobs is None else tuple(self._scores),
+        )
+        _log.debug(
+            "answer of %d tokens ended after %.3f s: %s (%s)",
+            len(self.tokens),
+            self._elapsed(),
+            ending.reason,
+            ending.detail,
         )
         return GenerationEvent(rest, None, elapsed_s=self._elapsed(), result=self.result)
 

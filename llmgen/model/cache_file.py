@@ -93,8 +93,10 @@ def save(path: Path, model: Model, seq: Cache, tokens: Sequence[int], n_prompt: 
     ).encode()
     with _replacing(path) as file:
         digest = hashlib.sha256()
-        start = [_START.pack(MAGIC, VERSION, len(header)), header, np.asarray(tokens, dtype="<i4").tobytes()]
-        for part in (*start, *(filled.data for filled in seq.filled())):
+        parts: list[bytes | memoryview] = [_START.pack(MAGIC, VERSION, len(header)), header]
+        parts.append(np.asarray(tokens, dtype="<i4").tobytes())
+        parts.extend(part.data for part in seq.filled())
+        for part in parts:
             digest.update(part)
             file.write(part)
         file.write(digest.digest())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmgen.cli.config import configurable
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import THREADS_VARIABLE
 from llmgen.cli.output import print_json, size, table
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from llmgen.cli.benchmark import Plan, Report, Row
 
 
+@configurable
 def command(
     model: ModelArgument,
     n_prompt: Annotated[

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llmgen import hub
 from llmgen.cli import exits
+from llmgen.cli.answers import print_beams, print_samples
+from llmgen.cli.config import configurable
 from llmgen.cli.loading import has_template, open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, model_options, sampling_options
 from llmgen.cli.output import generated, note, print_json
 from llmgen.cli.stdin import piped_text
-from llmgen.errors import UsageError
+from llmgen.cli.verbose import VerboseOption, log_if
+from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation.params import SamplingParams
 
 if TYPE_CHECKING:
-    from llmgen.generation import GenerationResult, GenerationStream
+    from llmgen import LLM
+    from llmgen.generation import BeamOptions, GenerationResult, GenerationStream
 
 
+@configurable
 @model_options
 @sampling_options
 def command(
@@ -37,6 +44,29 @@ def command(
     no_stdin: Annotated[bool, typer.Option("--no-stdin", help="Leave stdin alone.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end, no streaming.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Speeds on stderr at the end.")] = False,
+    samples: Annotated[
+        int, typer.Option("--samples", metavar="N", min=1, help="N answers, with the seeds s, s+1, ...")
+    ] = 1,
+    beams: Annotated[
+        int | None,
+        typer.Option("--beams", metavar="N", min=1, help="Beam search: the best of N; --json shows all N."),
+    ] = None,
+    length_penalty: Annotated[
+        float | None,
+        typer.Option("--length-penalty", help="Beam scores: log-probability / length ** this. [default: 1]"),
+    ] = None,
+    early_stopping: Annotated[
+        bool, typer.Option("--early-stopping", help="End the beam search with the N-th complete answer.")
+    ] = False,
+    prompt_cache: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompt-cache",
+            metavar="FILE",
+            help="Keep the computed prompt here; a later prompt that begins alike starts from it.",
+        ),
+    ] = None,
+    verbose: VerboseOption = False,
     *,
     engine: EngineOptions,
     sampling: SamplingParams,
@@ -47,21 +77,28 @@ def command(
     Text that is piped in follows the prompt on a new line (with --raw, at once), or
     is the prompt. Ctrl-C stops the answer and keeps the text so far.
     """
+    search = _search(beams, length_penalty, early_stopping, samples, prompt_cache)
     if raw and system is not None:
         raise UsageError("--system needs the chat template that --raw leaves out; give one of them")
     if sampling.logprobs is not None and not json:
         raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
     hub.find(model)  # refuses before stdin is read, where model_path might also download
     text = _prompt(prompt, no_stdin, raw)
+    log_if(verbose)
     path = model_path(model)
     if system is not None and not has_template(path):
         raise UsageError("--system needs a chat template, and this model has none; leave --system out")
     with open_llm(path, engine) as llm:
         if raw or llm.chat_template is None:
-            stream = llm.stream(text, sampling)
+            ids = llm.prompt_ids(text)
         else:
-            stream = llm.stream_chat(_messages(system, text), sampling)
-        result = _print_json(stream) if json else _print_text(stream)
+            ids = llm.encode_chat(_messages(system, text))
+        if search is not None:
+            raise typer.Exit(print_beams(llm, ids, sampling, search, json))
+        if samples > 1:
+            raise typer.Exit(print_samples(llm, ids, sampling, samples, json))
+        with _stream(llm, ids, sampling, prompt_cache) as stream:
+            result = _print_json(stream) if json else _print_text(stream)
         if stats:
             _note_stats(result)
         elif not json and sampling.seed is None and not sampling.greedy:
@@ -86,6 +123,59 @@ def _prompt(prompt: str | None, no_stdin: bool, raw: bool) -> str:
 def _messages(system: str | None, text: str) -> list[dict[str, str]]:
     briefing = [] if system is None else [{"role": "system", "content": system}]
     return [*briefing, {"role": "user", "content": text}]
+
+
+def _search(
+    beams: int | None,
+    length_penalty: float | None,
+    early_stopping: bool,
+    samples: int,
+    prompt_cache: Path | None,
+) -> BeamOptions | None:
+    """The options of a beam search, where one is wanted; refuses what does not go together."""
+    if (beams is not None or samples > 1) and prompt_cache is not None:
+        raise UsageError("--prompt-cache goes with one answer; leave --samples or --beams out, or it")
+    if beams is None:
+        if length_penalty is not None or early_stopping:
+            flag = "--early-stopping" if length_penalty is None else "--length-penalty"
+            raise UsageError(f"{flag} belongs to a beam search; add --beams N, or leave it out")
+        return None
+    if samples > 1:
+        raise UsageError("--samples draws at random and --beams does not; give one of them")
+    from llmgen.generation.beams import BeamOptions
+
+    return BeamOptions(beams, 1.0 if length_penalty is None else length_penalty, early_stopping)
+
+
+@contextmanager
+def _stream(
+    llm: LLM, ids: list[int], sampling: SamplingParams, prompt_cache: Path | None
+) -> Iterator[GenerationStream]:
+    """The stream of an answer, over a prompt cache file where one is wanted."""
+    if prompt_cache is None:
+        yield llm.stream(ids, sampling)
+        return
+    with llm.session("prompt") as session:
+        if prompt_cache.exists():
+            session.load(prompt_cache)
+        known = session.tokens
+
+        failure: LLMGenError | None = None
+
+        def save(event: object = None) -> None:
+            """Once, when the cache holds just the prompt; a full disk must not cost the answer."""
+            nonlocal known, failure
+            if known != ids and session.cached_tokens == len(ids):
+                known = ids
+                try:
+                    session.save(prompt_cache)
+                except LLMGenError as error:
+                    failure = error
+
+        yield session.stream(ids, sampling, callback=save)
+        save()  # there may have been no token
+        if failure is not None:
+            raise failure
 
 
 def _consume(stream: GenerationStream, show: Callable[[str], None]) -> GenerationResult:

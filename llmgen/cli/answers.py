@@ -1,0 +1,73 @@
+"""Several answers to one prompt: samples side by side, and the beams of a search."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from llmgen.cli import exits
+from llmgen.cli.output import generated, note, print_json
+
+if TYPE_CHECKING:
+    from llmgen import LLM
+    from llmgen.generation import BeamOptions, GenerationResult, SamplingParams
+
+SEPARATOR = "---"
+
+
+def print_samples(llm: LLM, ids: list[int], sampling: SamplingParams, n: int, json: bool) -> int:
+    """Print ``n`` answers with the seeds s, s + 1, ... in that order; returns the exit code.
+
+    After an error, what there was before it is printed, and the error raised.
+    """
+    from llmgen.generation import Request
+    from llmgen.generation.rng import random_seed
+
+    seed = random_seed() if sampling.seed is None else sampling.seed
+    requests = [Request(ids, sampling.with_(seed=(seed + i) % 2**64), i) for i in range(n)]
+    results: dict[int, GenerationResult] = {}
+    try:
+        for answer in llm.batch(requests):
+            if answer.result is not None:
+                results[answer.request.key] = answer.result
+            if answer.error is not None:
+                raise answer.error
+    finally:
+        _print([results[i] for i in sorted(results)], json)
+    if sampling.seed is None and not sampling.greedy and not json:
+        note(f"seeds {seed} to {seed + n - 1}")
+    return exit_code(results.values()) if len(results) == n else exits.INTERRUPTED
+
+
+def _print(results: list[GenerationResult], json: bool) -> None:
+    if json:
+        if results:
+            print_json({**results[0].as_dict(), "samples": [result.as_dict() for result in results]})
+        return
+    for i, result in enumerate(results):
+        sys.stdout.write((f"{SEPARATOR}\n" if i else "") + generated(result.text) + "\n")
+    sys.stdout.flush()
+
+
+def print_beams(llm: LLM, ids: list[int], sampling: SamplingParams, options: BeamOptions, json: bool) -> int:
+    """Print the best answer of a beam search, with ``json`` all of them; returns the exit code."""
+    found = llm.beams(
+        ids,
+        options.n_beams,
+        sampling,
+        length_penalty=options.length_penalty,
+        early_stopping=options.early_stopping,
+    )
+    if json:
+        print_json({**found[0].as_dict(), "beams": [beam.as_dict() for beam in found]})
+    else:
+        print(generated(found[0].result.text))
+    return exit_code([beam.result for beam in found[:1]])
+
+
+def exit_code(results: Any) -> int:
+    """The exit code for some results: interrupted, timeout or done."""
+    reasons = {result.finish_reason for result in results}
+    if "interrupted" in reasons:
+        return exits.INTERRUPTED
+    return exits.TIMEOUT if "timeout" in reasons else exits.DONE

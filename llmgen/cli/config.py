@@ -1,0 +1,286 @@
+"""Options from a file: ``--config FILE``, and a user's defaults in the platform's folder.
+
+The file is TOML or YAML.  Its keys are the long names of options (``max-tokens`` or
+``max_tokens``) and of arguments (``model``, ``prompt``); a table named like a command
+holds keys for that command only.  What is typed wins over the environment, that over
+``--config``, and that over the user's defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import json
+import os
+import tomllib
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llmgen.cli.output import visible
+from llmgen.errors import UsageError
+
+VARIABLE = "LLMGEN_CONFIG"
+COMMANDS = ("run", "batch", "bench")
+_NAMES = ("config.toml", "config.yaml", "config.yml")
+_OWN = {"config", "print_config", "help"}
+_MOST_BYTES = 1 << 20
+_SOURCES = "llmgen.config.sources"
+
+
+def configurable(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command ``--config`` and ``--print-config``; to be applied last."""
+    hints = typing.get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
+        for parameter in inspect.signature(command).parameters.values()
+    ]
+    keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    context = keyword("context", annotation=typer.Context)
+    added = [
+        keyword("config", default=None, annotation=_CONFIG),
+        keyword("print_config", default=False, annotation=_PRINT),
+    ]
+
+    @functools.wraps(command)
+    def configured(
+        *args: Any, context: typer.Context, config: Path | None, print_config: bool, **values: Any
+    ) -> None:
+        if print_config:
+            print("\n".join(_in_effect(context)))
+            return
+        command(*args, **values)
+
+    del configured.__wrapped__  # Typer must see this signature, not that one
+    configured.__signature__ = inspect.Signature([*own, *added, context])  # type: ignore[attr-defined]
+    configured.__annotations__ = {p.name: p.annotation for p in configured.__signature__.parameters.values()}  # type: ignore[attr-defined]
+    return configured
+
+
+def _load(context: typer.Context, path: Path | None) -> Path | None:
+    """Put what the files say where the parser looks for defaults; called before other options are read."""
+    if context.resilient_parsing:  # the shell asks for completions
+        return path
+    found: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    default = user_file()
+    for file, is_default in ((default, True), (path, False)):
+        if file is None:
+            continue
+        for name, value in _values(context, file, is_default).items():
+            found[name] = value
+            sources[name] = str(file)
+    context.default_map = {**(context.default_map or {}), **found}
+    context.meta[_SOURCES] = sources
+    return path
+
+
+_CONFIG = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        callback=_load,
+        is_eager=True,
+        help="Options from a TOML or YAML file; what is typed wins.",
+    ),
+]
+_PRINT = Annotated[
+    bool,
+    typer.Option("--print-config", help="Print the options in effect and where each comes from, then exit."),
+]
+
+
+def user_file() -> Path | None:
+    """The user's default options: $LLMGEN_CONFIG (empty: none), else config.toml or .yaml of the user."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    import platformdirs
+
+    folder = Path(platformdirs.user_config_dir("llmgen", appauthor=False))
+    return next((folder / name for name in _NAMES if (folder / name).is_file()), None)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The keys and values of a TOML or YAML file.  Raises UsageError."""
+    if path.suffix not in (".toml", ".yaml", ".yml"):
+        raise UsageError(f"the options file {path} must end in .toml, .yaml or .yml")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the options file {path}: {error.strerror or error}") from error
+    if len(data) > _MOST_BYTES:
+        raise UsageError(
+            f"the options file {path} has {len(data)} bytes, and at most {_MOST_BYTES} were expected"
+        )
+    try:
+        text = data.decode("utf-8-sig")
+        values = tomllib.loads(text) if path.suffix == ".toml" else _read_yaml(text)
+    except (ValueError, RecursionError) as error:  # also tomllib's and YAML's own errors
+        reason = " ".join(str(error).split()) or "nested too deeply"
+        raise UsageError(f"the options file {path} cannot be read: {reason}") from error
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise UsageError(f"the options file {path} must hold names and values, such as max-tokens: 64")
+    return values
+
+
+def _read_yaml(text: str) -> Any:
+    """YAML's plain values; a key that is there twice is an error, which YAML leaves open."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Refuses keys that are there twice."""
+
+    def mapping(loader: Any, node: Any) -> dict[Any, Any]:
+        keys = [str(key.value) for key, _ in node.value]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice} is there twice")
+        return dict(yaml.SafeLoader.construct_mapping(loader, node, deep=True))
+
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    try:
+        return yaml.load(text, Loader) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _values(context: typer.Context, path: Path, is_default: bool) -> dict[str, Any]:
+    """What a file says about this command: parser's name -> value."""
+    command = str(context.info_name)
+    values = read_file(path)
+    tables = {name: values.pop(name) for name in COMMANDS if isinstance(values.get(name), Mapping)}
+    for name, table in tables.items():
+        _refuse_unknown(path, f"[{name}] ", table, _options(context, name))
+    own = _options(context, command)
+    everywhere = set(own) | {key for name in COMMANDS for key in _options(context, name)}
+    if is_default:  # it serves all commands: each takes what it knows
+        _refuse_unknown(path, "", values, everywhere)
+        values = {key: value for key, value in values.items() if _plain(key) in own}
+    for key in values:
+        if _plain(key) not in own and _plain(key) in everywhere:
+            raise UsageError(
+                f"{path}: {visible(key)} is not an option of {command}; put it into a table of its command"
+            )
+    _refuse_unknown(path, "", values, own)
+    merged = {**values, **tables.get(command, {})}
+    return {
+        own[_plain(key)].name: _checked(path, key, value, own[_plain(key)], context)
+        for key, value in merged.items()
+        if value is not None
+    }
+
+
+def _plain(key: str) -> str:
+    return key.replace("_", "-")
+
+
+def _options(context: typer.Context, name: str) -> dict[str, Any]:
+    """The options of a command by their name in a file."""
+    command: Any = context.command
+    if name != context.info_name:
+        group: Any = context.parent.command if context.parent else None
+        command = group.commands.get(name) if group is not None and hasattr(group, "commands") else None
+    return {_key(p): p for p in getattr(command, "params", ()) if p.name not in _OWN}
+
+
+def _key(parameter: Any) -> str:
+    """The name of an option in a file: its long flag, or an argument's name."""
+    flags = [flag for flag in parameter.opts if flag.startswith("--")]
+    return _plain((flags or [parameter.name])[0].removeprefix("--"))
+
+
+def _refuse_unknown(path: Path, where: str, values: Mapping[str, Any], known: Any) -> None:
+    for key in values:
+        if _plain(str(key)) not in known:
+            near = difflib.get_close_matches(_plain(str(key)), sorted(known), n=1, cutoff=0.4)
+            hint = f"; did you mean {near[0]}?" if near else "; `--help` lists the options"
+            raise UsageError(f"{path}: {where}{visible(key)} is not an option{hint}")
+
+
+def _checked(path: Path, key: str, value: Any, parameter: Any, context: typer.Context) -> Any:
+    """The value as the parser would have made it of what a user types; refused with the file's name."""
+    many = getattr(parameter, "multiple", False) or getattr(parameter, "nargs", 1) == -1
+    items = _items(value) if many else [value]
+    for item in items:
+        if not isinstance(item, str | bool | int | float):
+            raise UsageError(
+                f"{path}: {visible(key)} must be one value{' or a list of them' if many else ''}"
+            )
+    if _is_flag(parameter) and not isinstance(value, bool):
+        raise UsageError(f"{path}: {visible(key)} must be true or false, not {visible(value)!r}")
+    if not _is_flag(parameter) and isinstance(value, bool):
+        raise UsageError(f"{path}: {visible(key)} takes a value, not {str(value).lower()}")
+    if _is_flag(parameter):
+        return value
+    typed = [str(item) for item in items]
+    try:
+        parameter.process_value(context, typed if many else typed[0])
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        reason = str(error.message).rstrip(".")  # type: ignore[attr-defined]
+        raise UsageError(f"{path}: {visible(key)}: {reason}") from None
+    return typed if many else typed[0]
+
+
+def _items(value: Any) -> list[Any]:
+    """The items of a list; of a mapping (logit-bias) TOKEN=BIAS."""
+    if isinstance(value, Mapping):
+        return [f"{token}={bias}" for token, bias in value.items()]
+    return value if isinstance(value, list) else [value]
+
+
+def _is_flag(parameter: Any) -> bool:
+    return bool(getattr(parameter, "is_flag", False))
+
+
+def _in_effect(context: typer.Context) -> list[str]:
+    """Every option as a line of TOML with its source in a comment; what is not set, as a comment."""
+    rows = []
+    for key, parameter in _options(context, str(context.info_name)).items():
+        value, source = context.params.get(parameter.name), _source(context, parameter)
+        if value is None or value in ([], ()) or value is False and source == "default":
+            shown = _shown_default(parameter)
+            rows.append((f"# {key} = {shown}" if shown else f"# {key}", "default"))
+        else:
+            rows.append((f"{key} = {_toml(value)}", source))
+    width = min(60, max(len(left) for left, _ in rows))
+    return [f"{visible(left).ljust(width)}  # {visible(source)}" for left, source in rows]
+
+
+def _source(context: typer.Context, parameter: Any) -> str:
+    source = context.get_parameter_source(parameter.name)
+    name = source.name if source is not None else "DEFAULT"
+    if name == "COMMANDLINE":
+        return "command line"
+    if name == "ENVIRONMENT":
+        return f"${parameter.envvar}"
+    if name == "DEFAULT_MAP":
+        sources: dict[str, str] = context.meta.get(_SOURCES, {})
+        return sources.get(parameter.name, "options file")
+    return "default"
+
+
+def _shown_default(parameter: Any) -> str:
+    """The default that the help shows, where the value itself is left open until later."""
+    if _is_flag(parameter):
+        return "false"
+    shown = getattr(parameter, "show_default", None)
+    if isinstance(shown, str):
+        return shown
+    text = getattr(parameter, "help", None) or ""
+    return text.rpartition("[default: ")[2].removesuffix("]") if "[default: " in text else ""
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return repr(value) if isinstance(value, int | float) else json.dumps(str(value), ensure_ascii=False)
