@@ -32,9 +32,7 @@ COUNT_TOKENS, COUNT_OUTPUTS = 8 * FIELDS["n_tokens"], 8 * FIELDS["n_outputs"]
 
 ATTENTION = [f"attention:{role}_{kind}" for role in ("blocks", "tiles") for kind in ("f16", "f32")]
 ROPE = ["rope:rope", "rope:store_f16_cache", "rope:store_f32_cache"]
-POINTWISE = [
-    f"pointwise:{name}" for name in ("add", "silu_mul", "gelu_mul", "copy", "softcap", "add_row", "add_pairs")
-]
+POINTWISE = [f"pointwise:{name}" for name in ("add", "silu_mul", "gelu_mul", "copy", "softcap", "add_row")]
 
 
 def levels() -> list[str]:

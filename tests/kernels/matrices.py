@@ -10,7 +10,6 @@ import numpy as np
 import gguf
 from kernels.call import COUNT_TOKENS, TABLE, QuantKernels, Run, aligned, step
 from llmgen.kernels.layout import MAX_COLUMNS, PANEL_ROWS, RECORDS, TILE_BLOCK, TILE_TOKENS
-from naive.kernels import round_activations
 
 # Where the half-precision scales stand in a block.
 SCALES = {
@@ -116,18 +115,35 @@ def activations(n: int, n_cols: int, rng: np.random.Generator) -> np.ndarray:
     return (rng.normal(0, 1, (n, n_cols)) * np.repeat(sizes, 32, axis=1)[:, :n_cols]).astype(np.float32)
 
 
-def expected(m: Matrix, x: np.ndarray, relative: float = 3e-7) -> tuple[np.ndarray, np.ndarray]:
+def quantized(x: np.ndarray, largest: int) -> tuple[np.ndarray, np.ndarray]:
+    """x [..., n] in integers of at most ``largest`` [..., n / 32, 32], and their scales float32 [..., n / 32]."""
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    peak = np.abs(blocks).max(axis=-1)
+    inverse = np.divide(np.float32(largest), peak, out=np.zeros_like(peak), where=peak > 0)
+    return np.rint(blocks * inverse[..., None]).astype(np.int32), peak / np.float32(largest)
+
+
+def largest_activation(m: Matrix, prompt: bool = False) -> int:
+    """What the activations of a kernel are rounded to; only "wide" records have 16 bits."""
+    return 32767 if m.kernels.record == "wide" and not prompt else 127
+
+
+def expected(
+    m: Matrix, x: np.ndarray, relative: float = 3e-7, prompt: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """x [n, n_cols] times the matrix: the exact product float64 [n, n_rows], and how far off a kernel may be.
 
-    Quantized types meet activations rounded to int8.  A kernel adds d q and the offset
+    Quantized types meet rounded activations.  A kernel adds d q and the offset
     separately, so errors are measured against the largest weight of each block.
     """
-    w = m.floats().astype(np.float64)
-    rounded = x if m.key in FLOATS else round_activations(x)
+    w, rounded = m.floats().astype(np.float64), x.astype(np.float64)
+    if m.key not in FLOATS:
+        q, d = quantized(x, largest_activation(m, prompt))
+        rounded = (q * d[..., None].astype(np.float64)).reshape(x.shape)
     padded = np.zeros((m.n_rows, -(-m.n_cols // 32) * 32))
     padded[:, : m.n_cols] = np.abs(w)
     largest = np.repeat(padded.reshape(m.n_rows, -1, 32).max(axis=2), 32, axis=1)[:, : m.n_cols]
-    return rounded.astype(np.float64) @ w.T, relative * np.abs(rounded).astype(np.float64) @ largest.T + 1e-30
+    return rounded @ w.T, relative * np.abs(rounded) @ largest.T + 1e-30
 
 
 def _padded(x: np.ndarray, rows: int, fill: float) -> np.ndarray:

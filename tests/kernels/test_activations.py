@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernels.call import COUNT_OUTPUTS, COUNT_TOKENS, Run, aligned, require, step
-from kernels.matrices import activations, ranges, records, tiled
+from kernels.matrices import activations, quantized, ranges, records, tiled
 from llmgen.kernels.layout import (
     RECORDS,
     TILE_BLOCK,
@@ -17,7 +17,6 @@ from llmgen.kernels.layout import (
     TILE_NEG,
     TILE_TOKENS,
 )
-from naive.kernels import quantize_blocks
 
 SIZES = (32, 64, 96, 128, 160, 256, 288, 576)
 
@@ -27,43 +26,48 @@ def _compiled() -> None:
     require([*(f"activations:{kind}" for kind in RECORDS), "activations:tiles"])
 
 
-def scaled(x: np.ndarray, n_blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """q int8 [n, n_blocks, 32], d [n, n_blocks], d times the sums of halves [n, n_blocks, 2] and wholes."""
+def scaled(
+    x: np.ndarray, n_blocks: int, largest: int = 127
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """q [n, n_blocks, 32], d [n, n_blocks], d times the sums of halves [n, n_blocks, 2] and wholes."""
     n, real = len(x), x.shape[1] // 32
-    q, d = np.zeros((n, n_blocks, 32), np.int8), np.zeros((n, n_blocks), np.float32)
-    q[:, :real], _ = quantize_blocks(x)
-    d[:, :real] = np.abs(x).reshape(n, real, 32).max(axis=2) / np.float32(127)
-    halves = q.astype(np.int32).reshape(n, n_blocks, 2, 16).sum(axis=3)
+    q, d = np.zeros((n, n_blocks, 32), np.int32), np.zeros((n, n_blocks), np.float32)
+    q[:, :real], d[:, :real] = quantized(x, largest)
+    halves = q.reshape(n, n_blocks, 2, 16).sum(axis=3)
     return q, d, d[..., None] * halves.astype(np.float32), d * halves.sum(axis=2).astype(np.float32)
 
 
-def fours(q: np.ndarray) -> np.ndarray:
-    """Sums of four neighbours, int32."""
-    return q.astype(np.int32).reshape(*q.shape[:-1], q.shape[-1] // 4, 4).sum(axis=-1)
-
-
 def split_twin(x: np.ndarray) -> np.ndarray:
-    """The format "split", uint8 [n, bytes]."""
+    """The format "split", uint8 [n, steps, bytes]."""
     n, steps = len(x), -(-x.shape[1] // 128)
     q, d, _, e = scaled(x, 4 * steps)
     order = [0, 2, 1, 3]
-    halves = q.reshape(n, steps, 4, 2, 16)[:, :, order].transpose(0, 1, 3, 2, 4)  # [n, step, half, block, 16]
-    sums = -(fours(halves[:, :, 0]) + fours(halves[:, :, 1]))
+    halves = q.astype(np.int8).reshape(n, steps, 4, 2, 16)[:, :, order].transpose(0, 1, 3, 2, 4)
     parts = [
-        halves.reshape(n, steps, 128).view(np.uint8),
+        np.ascontiguousarray(halves).reshape(n, steps, 128).view(np.uint8),
         np.stack([d, e], axis=-1).reshape(n, steps, 8).view(np.uint8),
-        sums.reshape(n, steps, 16).astype(np.int32).view(np.uint8),
+    ]
+    return np.concatenate(parts, axis=2)
+
+
+def wide_twin(x: np.ndarray) -> np.ndarray:
+    """The format "wide", uint8 [n, steps, bytes]."""
+    n, steps = len(x), -(-x.shape[1] // 128)
+    q, d, _, _ = scaled(x, 4 * steps, 32767)
+    parts = [
+        q.astype(np.int16).reshape(n, steps, 128).view(np.uint8),
+        np.repeat(d, 2, axis=1).reshape(n, steps, 8).view(np.uint8),
     ]
     return np.concatenate(parts, axis=2)
 
 
 def super_twin(x: np.ndarray) -> np.ndarray:
-    """The format "super", uint8 [n, bytes]."""
+    """The format "super", uint8 [n, steps, bytes]."""
     n, steps = len(x), -(-x.shape[1] // 256)
     q, d, e_halves, e = scaled(x, 8 * steps)
     interleaved = np.stack([d.reshape(n, steps, 2, 4), e.reshape(n, steps, 2, 4)], axis=3)
     parts = [
-        q.reshape(n, steps, 256).view(np.uint8),
+        q.astype(np.int8).reshape(n, steps, 256).view(np.uint8),
         interleaved.reshape(n, steps, 16).view(np.uint8),
         np.repeat(d, 2, axis=1).reshape(n, steps, 16).view(np.uint8),
         np.ascontiguousarray(e_halves).reshape(n, steps, 16).view(np.uint8),
@@ -81,18 +85,21 @@ def same_numbers(ours: np.ndarray, twin: np.ndarray) -> None:
     np.testing.assert_array_equal(a, b)
 
 
+TWINS = {"split": split_twin, "wide": wide_twin, "super": super_twin}
+assert set(TWINS) | {"float"} == set(RECORDS)
+
+
+def written(kind: str, ours: np.ndarray, twin: np.ndarray) -> np.ndarray:
+    """The part of each step's bytes that means something, behind which records may be padded."""
+    return ours.reshape(len(ours), -1, RECORDS[kind].nbytes)[:, :, : twin.shape[2]]
+
+
 @pytest.mark.parametrize("n_cols", SIZES)
-def test_split(n_cols: int) -> None:
+@pytest.mark.parametrize("kind", TWINS)
+def test_records(kind: str, n_cols: int) -> None:
     x = activations(3, n_cols, np.random.default_rng(1))
-    twin = split_twin(x)
-    ours = records("split", x).reshape(3, -1, RECORDS["split"].nbytes)[:, :, : twin.shape[2]]
-    same_numbers(ours, twin)
-
-
-@pytest.mark.parametrize("n_cols", SIZES)
-def test_super(n_cols: int) -> None:
-    x = activations(3, n_cols, np.random.default_rng(2))
-    same_numbers(records("super", x).reshape(3, -1, RECORDS["super"].nbytes), super_twin(x))
+    twin = TWINS[kind](x)
+    same_numbers(written(kind, records(kind, x), twin), twin)
 
 
 @pytest.mark.parametrize("n_cols", [1, 7, 15, 16, 17, 33, 63, 64, 65, 100, 576])
@@ -143,18 +150,17 @@ def test_halves_are_rounded_to_even() -> None:
     assert q[3, 30] == np.rint(x[3, 30])
 
 
-@pytest.mark.parametrize("kind", ["split", "super"])
+@pytest.mark.parametrize("kind", TWINS)
 def test_zero_blocks_have_no_scale(kind: str) -> None:
     x = np.zeros((2, RECORDS[kind].values), dtype=np.float32)
-    twin = split_twin if kind == "split" else super_twin
     x[1, 40] = -2.54
-    written = twin(x).shape[2]
-    ours = records(kind, x)[:, :written]
-    assert ours.any(axis=1).tolist() == [False, True]
-    same_numbers(ours, twin(x))
+    twin = TWINS[kind](x)
+    ours = written(kind, records(kind, x), twin)
+    assert ours.any(axis=(1, 2)).tolist() == [False, True]
+    same_numbers(ours, twin)
 
 
-@pytest.mark.parametrize("kind", ["split", "super"])
+@pytest.mark.parametrize("kind", TWINS)
 def test_blocks_are_shared_out(kind: str) -> None:
     """Threads that write ranges of blocks leave the record that one thread writes."""
     x = activations(2, 576, np.random.default_rng(6))
@@ -213,31 +219,15 @@ def test_only_the_tokens_that_want_logits(kind: str) -> None:
     assert np.all(out[3] == 0xAA)
 
 
-@pytest.mark.parametrize("kind", ["split", "super"])
-def test_quantized_twice_holds_sixteen_bits(kind: str) -> None:
-    x = activations(3, 320, np.random.default_rng(8))
-    units = -(-320 // RECORDS[kind].values) * RECORDS[kind].values // 32
-    out = aligned((6, RECORDS[kind].size(320)), np.uint8, 0xAA)
-    quantize(kind, x, out, 3, last=units, TWICE=1)
-    np.testing.assert_array_equal(out[::2], records(kind, x))
-    q, d = quantize_blocks(x)
-    scale = np.abs(x).reshape(3, -1, 32).max(axis=2) / np.float32(127)
-    lost = (x.reshape(3, -1, 32).astype(np.float64) - q * scale[..., None].astype(np.float64)).astype(
-        np.float32
-    )
-    twin = (split_twin if kind == "split" else super_twin)(lost.reshape(3, -1))
-    same_numbers(out[1::2].reshape(3, -1, RECORDS[kind].nbytes)[:, :, : twin.shape[2]], twin)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("kind", ["split", "super"])
+@pytest.mark.parametrize("kind", TWINS)
 def test_bad_values_end_up_in_their_scale(kind: str, value: float) -> None:
     x = activations(2, 256, np.random.default_rng(9))
     clean = records(kind, x)
     x[1, 77] = value
     ours = records(kind, x)
     np.testing.assert_array_equal(ours[0], clean[0])
-    at = {"split": slice(128, 160), "super": slice(256, 320)}[kind]
+    at = {"split": slice(128, 160), "wide": slice(256, 288), "super": slice(256, 320)}[kind]
     steps = ours[1].reshape(-1, RECORDS[kind].nbytes)[:, at].copy().view(np.float32)
     others = clean[1].reshape(-1, RECORDS[kind].nbytes)[:, at].copy().view(np.float32)
     bad = ~np.isfinite(steps)

@@ -307,7 +307,9 @@ def test_a_compiler_that_complains_at_length_is_heard_out(
     root: Path, monkeypatch: pytest.MonkeyPatch, code: bytes
 ) -> None:
     """More warnings than a pipe holds must not stop it."""
-    script = "import sys\nfor line in sys.stdin: sys.stderr.write('oh\\n' * 100000); print(line, end='', flush=True)"
+    script = (
+        "import sys\nfor line in sys.stdin: sys.stderr.write('oh\\n' * 90000); print(line, end='', flush=1)"
+    )
     no_compiler(monkeypatch, script)
     ObjectStore.default().save(KERNEL, LEVEL, code)
     library._compile_in_children([KERNEL], LEVEL, None)

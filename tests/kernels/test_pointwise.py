@@ -165,13 +165,3 @@ def test_one_row_is_added_to_all() -> None:
     expected[3] = x[3]
     step("pointwise:add_row", X=x, X_STRIDE=x.strides[0], Y=y, N=48, RUN=Run(3), COUNT=COUNT_TOKENS)
     np.testing.assert_array_equal(x, expected)
-
-
-def test_pairs_of_rows_are_added() -> None:
-    x = aligned((7, 48))
-    x[:] = np.random.default_rng(5).normal(0, 1, x.shape)
-    expected = x[0:6:2] + x[1:6:2]
-    last = x[6].copy()
-    step("pointwise:add_pairs", X=x, X_STRIDE=x.strides[0], N=48, RUN=Run(3), COUNT=COUNT_TOKENS)
-    np.testing.assert_array_equal(x[:3], expected)
-    np.testing.assert_array_equal(x[6], last)
