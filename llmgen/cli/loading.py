@@ -13,28 +13,20 @@ from llmgen.cli.output import note
 
 if TYPE_CHECKING:
     from llmgen import LLM
+    from llmgen.tokenizer import ChatTemplate
 
 
 @contextmanager
-def open_llm(path: Path, engine: EngineOptions) -> Iterator[LLM]:
-    """Load the model at ``path``; it is closed at the end of the block."""
+def open_llm(path: Path, engine: EngineOptions, template: ChatTemplate | None = None) -> Iterator[LLM]:
+    """Load the model at ``path``, with a template in place of the file's; closed at the end of the block."""
     from llmgen import LLM
 
     with compiling() as progress:
-        llm = LLM(path, **engine.given(), progress=progress)
+        llm = LLM(path, **engine.given(), chat_template=template, progress=progress)
     try:
         yield llm
     finally:
         llm.close()
-
-
-def has_template(path: Path) -> bool:
-    """Whether the file brings a chat template; asked before the model is loaded, which takes longer."""
-    from llmgen.cli.summary import describe_template
-    from llmgen.gguf import GGUFFile
-
-    with GGUFFile.open(path) as file:
-        return describe_template(file.metadata)["source"] is not None
 
 
 @contextmanager

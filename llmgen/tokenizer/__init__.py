@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmgen.tokenizer.builtin import FORMATS, ChatFormat, guess_format
 from llmgen.tokenizer.marks import Part
 from llmgen.tokenizer.stops import StopMatcher
 from llmgen.tokenizer.stream import StreamDecoder
@@ -16,6 +17,8 @@ from llmgen.tokenizer.terminal import make_visible
 from llmgen.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
+    "FORMATS",
+    "ChatFormat",
     "ChatTemplate",
     "Part",
     "StopMatcher",
@@ -24,6 +27,7 @@ __all__ = [
     "Tokenizer",
     "chat_template_from_gguf",
     "encode_chat",
+    "guess_format",
     "make_visible",
     "template_names",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -102,13 +103,18 @@ class Tokenizer:
     def from_gguf(cls, file: str | os.PathLike[str] | GGUFFile) -> Tokenizer:
         """The tokenizer of a model file, or of one that holds a vocabulary only.
 
-        Reads no tensor.  An open file stays open.  Raises ModelFileError for a file that
-        is no GGUF, TokenizerError for a vocabulary that does not fit together.
+        Reads no tensor.  An open file stays open.  Its ``warnings`` are given as Python
+        warnings too.  Raises ModelFileError for a file that is no GGUF, TokenizerError for
+        a vocabulary that does not fit together.
         """
         if isinstance(file, GGUFFile):
-            return cls(file.metadata)
-        with GGUFFile.open(file) as opened:
-            return cls(opened.metadata)
+            tokenizer = cls(file.metadata)
+        else:
+            with GGUFFile.open(file) as opened:
+                tokenizer = cls(opened.metadata)
+        for sentence in tokenizer.warnings:
+            warnings.warn(sentence, stacklevel=2)
+        return tokenizer
 
     def _load(self, metadata: Mapping[str, Any], kind: _Kind) -> None:
         vocab = read_vocabulary(metadata, self.kind)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmgen.cli.loading import has_template, open_llm
+from llmgen.cli.loading import open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, changed, model_options, sampling_options
 from llmgen.cli.output import generated, note, visible
+from llmgen.cli.templates import find_template
 from llmgen.errors import LLMGenError, TemplateError, UsageError
 from llmgen.generation.params import SamplingParams
 
@@ -45,7 +46,7 @@ def command(
     if sampling.logprobs is not None:
         raise UsageError("chat does not show --logprobs; use run --json for them")
     path = model_path(model)
-    if not has_template(path):
+    if find_template(path, None) is None:
         raise TemplateError(
             "this model has no chat template, which a conversation needs; "
             "complete plain text with `llmgen run`"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +14,13 @@ from llmgen import hub
 from llmgen.cli import exits
 from llmgen.cli.answers import print_beams, print_samples
 from llmgen.cli.config import configurable
-from llmgen.cli.loading import has_template, open_llm
+from llmgen.cli.loading import open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, model_options, sampling_options
 from llmgen.cli.output import generated, note, print_json
 from llmgen.cli.stdin import piped_text
+from llmgen.cli.streaming import follow
+from llmgen.cli.templates import TemplateOption, find_template, fitted, stops_of
 from llmgen.cli.verbose import VerboseOption, log_if
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation.params import SamplingParams
@@ -40,6 +42,10 @@ def command(
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Complete the text as it stands, without the chat template.")
+    ] = False,
+    template: TemplateOption = None,
+    parse_special: Annotated[
+        bool, typer.Option("--parse-special", help="Read special tokens such as <s> in a raw prompt as such.")
     ] = False,
     no_stdin: Annotated[bool, typer.Option("--no-stdin", help="Leave stdin alone.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end, no streaming.")] = False,
@@ -78,21 +84,28 @@ def command(
     is the prompt. Ctrl-C stops the answer and keeps the text so far.
     """
     search = _search(beams, length_penalty, early_stopping, samples, prompt_cache)
-    if raw and system is not None:
-        raise UsageError("--system needs the chat template that --raw leaves out; give one of them")
+    for flag, value in (("--system", system), ("--template", template)):
+        if raw and value is not None:
+            raise UsageError(f"{flag} needs the chat template that --raw leaves out; give one of them")
     if sampling.logprobs is not None and not json:
         raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
     hub.find(model)  # refuses before stdin is read, where model_path might also download
     text = _prompt(prompt, no_stdin, raw)
     log_if(verbose)
     path = model_path(model)
-    if system is not None and not has_template(path):
+    chat = None if raw else find_template(path, template)
+    if chat is None and system is not None:
         raise UsageError("--system needs a chat template, and this model has none; leave --system out")
-    with open_llm(path, engine) as llm:
-        if raw or llm.chat_template is None:
-            ids = llm.prompt_ids(text)
+    if chat is not None and parse_special:
+        raise UsageError("--parse-special is for raw prompts, since a message's text is data; add --raw")
+    with open_llm(path, engine, chat) as llm:
+        if chat is None:
+            if not raw:
+                note("this model has no chat template, so the text is completed as it stands")
+            ids = llm.prompt_ids(text, parse_special=parse_special)
         else:
-            ids = llm.encode_chat(_messages(system, text))
+            ids = llm.encode_chat(fitted(chat, _messages(system, text)))
+            sampling = sampling.with_(stop=(*sampling.stop, *stops_of(chat)))
         if search is not None:
             raise typer.Exit(print_beams(llm, ids, sampling, search, json))
         if samples > 1:
@@ -178,21 +191,10 @@ def _stream(
             raise failure
 
 
-def _consume(stream: GenerationStream, show: Callable[[str], None]) -> GenerationResult:
-    """Show the text as it comes; Ctrl-C between two tokens ends the answer as it does within one."""
-    try:
-        for event in stream:
-            show(event.text)
-    except KeyboardInterrupt:
-        stream.close()
-    assert stream.result is not None
-    return stream.result
-
-
 def _print_text(stream: GenerationStream) -> GenerationResult:
     """Write the text to stdout as it comes, then one line break, whatever ended it."""
     try:
-        return _consume(stream, _write)
+        return follow(stream, _write)
     finally:
         _write("\n")
 
@@ -200,7 +202,7 @@ def _print_text(stream: GenerationStream) -> GenerationResult:
 def _print_json(stream: GenerationStream) -> GenerationResult:
     """Write the result as JSON once it is there; after an error, what there was before it."""
     try:
-        return _consume(stream, lambda text: None)
+        return follow(stream, lambda text: None)
     finally:
         if stream.result is not None:
             print_json(stream.result.as_dict())
