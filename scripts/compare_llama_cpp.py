@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from neighbours import Neighbours
 from rich.console import Console
 from rich.table import Table
 
@@ -40,6 +41,7 @@ from llmgen.kernels.threads import usable_cores
 HERE = Path(__file__).resolve().parent
 FLASH = ("off", "on")
 DISTURBED = 0.03  # of a core, taken by the side that should be waiting: worth a warning
+CROWDED = 0.1  # of a core, taken by other processes: likewise
 CHECK_PROMPT, CHECK_STEPS = 24, 7  # tokens whose logits are compared before anything is timed
 
 
@@ -183,11 +185,13 @@ def main() -> None:
         description = {"file": Path(options.model).name, "bytes": file.file_size}
     _progress("memory bandwidth")
     machine = _machine(options.threads)
+    neighbours = Neighbours()
     with ExitStack() as running:
         _progress("loading")
         ours, theirs = (running.enter_context(side) for side in _sides(options))
         agreement = _agreement(ours, theirs, _tokens(n_vocab, CHECK_PROMPT + CHECK_STEPS))
         outcomes = [_run(test, ours, theirs, options.rounds) for test in _tests(options, n_vocab)]
+    machine["taken_by_others"] = neighbours.share()
     report = {
         "machine": machine,
         "model": {**description, "weight_bytes_per_token": weight_bytes},
@@ -197,13 +201,23 @@ def main() -> None:
         "agreement": agreement,
         "tests": [outcome.as_dict(weight_bytes) for outcome in outcomes],
     }
-    for side in (ours, theirs):
-        if side.idle_share > DISTURBED:
-            _progress(f"warning: {side.name} took {side.idle_share:.0%} of a core in the other's turns")
+    _warn(ours, theirs, machine["taken_by_others"])
     if options.json:
         print(json.dumps(report, indent=1))
     else:
         _print(report)
+
+
+def _warn(ours: Side, theirs: Side, others: float | None) -> None:
+    """Say what makes the figures doubtful."""
+    for side in (ours, theirs):
+        if side.idle_share > DISTURBED:
+            _progress(f"warning: {side.name} took {side.idle_share:.0%} of a core in the other's turns")
+    if others is not None and others > CROWDED:
+        _progress(
+            f"warning: other processes took {others:.0%} of a core; threads that wait for one another suffer"
+            " from that out of proportion, and not alike, so these ratios say little"
+        )
 
 
 def _options() -> argparse.Namespace:
