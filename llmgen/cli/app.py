@@ -18,6 +18,8 @@ from typer.core import TyperGroup
 COMMANDS = {
     "run": "Complete one prompt.",
     "chat": "Talk with a model.",
+    "batch": "Complete many prompts, a JSON line for each.",
+    "perplexity": "How well a model predicts a text.",
     "bench": "Measure tokens per second.",
     "inspect": "What is in a model file, and what llmgen will do with it.",
     "tokenize": "Show the tokens of a text, or the text of tokens.",

@@ -70,9 +70,14 @@ def note(line: str) -> None:
 
 def print_json(value: Any) -> None:
     """Write one JSON object on stdout, one line, as text; NaN and infinities become null."""
+    print(json_line(value))
+
+
+def json_line(value: Any) -> str:
+    """One JSON object as one line of text; NaN and infinities become null."""
     text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
     # What could steer a terminal, and lone surrogates, which UTF-8 cannot hold: JSON says them in ASCII.
-    print("".join(json.dumps(c)[1:-1] if _is_hidden(c) else c for c in text))
+    return "".join(json.dumps(c)[1:-1] if _is_hidden(c) else c for c in text)
 
 
 def _plain(value: Any) -> Any:

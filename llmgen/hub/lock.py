@@ -22,7 +22,7 @@ def folder_lock(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
     announced = False
     while True:
         with path.open("ab") as file:
-            state = _try_lock(file)
+            state = try_lock(file)
             if state == "held" and not _is_still_there(file, path):
                 continue  # its last holder has removed it since it was opened: the next one is another file
             if state != "taken":
@@ -46,7 +46,7 @@ def _is_still_there(file: IO[bytes], path: Path) -> bool:
         return False
 
 
-def _try_lock(file: IO[bytes]) -> str:
+def try_lock(file: IO[bytes]) -> str:
     """Try to lock: "held", "taken" by another process, or "unsupported" here."""
     try:
         if os.name == "nt":

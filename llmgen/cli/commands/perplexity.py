@@ -1,0 +1,146 @@
+"""``llmgen perplexity``: how well a model predicts a text."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmgen.cli import exits
+from llmgen.cli.loading import open_llm
+from llmgen.cli.models import ModelArgument, model_path
+from llmgen.cli.options import THREADS_VARIABLE, EngineOptions
+from llmgen.cli.output import print_json, visible
+from llmgen.cli.verbose import VerboseOption, log_if
+from llmgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from llmgen import LLM
+    from llmgen.generation.perplexity import Perplexity, Window
+
+_CONTEXT = 512
+
+
+def command(
+    model: ModelArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8; - reads stdin.")],
+    n_ctx: Annotated[
+        int | None,
+        typer.Option("-c", "--ctx", min=2, help="Tokens of a window.", show_default=f"{_CONTEXT}"),
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option("--stride", min=1, help="Sliding windows that start every so many tokens."),
+    ] = None,
+    chunks: Annotated[
+        int | None, typer.Option("--chunks", min=1, help="Use only the first N windows.")
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "-t", "--threads", help="Threads.", show_default="usable physical cores", envvar=THREADS_VARIABLE
+        ),
+    ] = None,
+    kv_type: Annotated[
+        str | None, typer.Option("--kv-type", help="Type of the KV cache: f32 or f16.", show_default="f16")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Print the mean negative log-likelihood and the perplexity of a text, with one standard error.
+
+    Without --stride as llama.cpp's llama-perplexity does it: chunks of -c tokens side by
+    side, of which the second half is scored. Ctrl-C prints the figure so far.
+    """
+    text = _read(file)
+    log_if(verbose)
+    path = model_path(model)
+    with open_llm(path, EngineOptions(n_ctx or _CONTEXT, threads, kv_type)) as llm:
+        ids = llm.tokenize(text)
+        from llmgen.generation.perplexity import windows
+
+        parts = windows(len(ids), n_ctx or _CONTEXT, stride)[:chunks]
+        started = time.perf_counter()
+        figures, complete = _measure(llm, ids, parts)
+    if figures is not None:
+        facts = _facts(figures, n_ctx or _CONTEXT, stride, len(ids), time.perf_counter() - started)
+        _print(facts, json)
+    if not complete:
+        raise typer.Exit(exits.INTERRUPTED)
+
+
+def _read(file: Path) -> str:
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{visible(file)} is not UTF-8 text (byte 0x{error.object[error.start]:02x} at offset {error.start});"
+            " convert it first"
+        ) from None
+
+
+def _measure(llm: LLM, ids: list[int], parts: list[Window]) -> tuple[Perplexity | None, bool]:
+    """The last figures, and whether all windows are in them."""
+    from llmgen.generation.perplexity import measure
+
+    tokenizer, figures = llm.tokenizer, None
+    bos = tokenizer.bos_id if tokenizer.add_bos else None
+    with _progress(len(parts)) as tick:
+        try:
+            for figures in measure(llm.model, ids, parts, bos):
+                tick(figures)
+        except KeyboardInterrupt:
+            return figures, False
+    return figures, True
+
+
+def _facts(
+    figures: Perplexity, n_ctx: int, stride: int | None, n_text: int, seconds: float
+) -> dict[str, Any]:
+    return {
+        "nll": figures.nll,
+        "nll_error": figures.nll_error,
+        "perplexity": figures.perplexity,
+        "perplexity_error": figures.error,
+        "scored_tokens": figures.n_tokens,
+        "text_tokens": n_text,
+        "windows": figures.n_windows,
+        "ctx": n_ctx,
+        "stride": stride,
+        "seconds": seconds,
+    }
+
+
+def _print(facts: dict[str, Any], json: bool) -> None:
+    if json:
+        print_json(facts)
+        return
+    nll_error, error = facts["nll_error"], facts["perplexity_error"]
+    kind = "chunks" if facts["stride"] is None else "windows"
+    print(f"perplexity  {facts['perplexity']:.4f}" + ("" if error is None else f" ± {error:.4f}"))
+    print(f"mean nll    {facts['nll']:.5f}" + ("" if nll_error is None else f" ± {nll_error:.5f}"))
+    print(
+        f"tokens      {facts['scored_tokens']} scored of {facts['text_tokens']},"
+        f" {facts['windows']} {kind} of {facts['ctx']}"
+    )
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[Perplexity], None]]:
+    """A bar with the figure so far on a terminal's stderr."""
+    if not sys.stderr.isatty():
+        yield lambda figures: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda figures: bar.update(task, advance=1, description=f"perplexity {figures.perplexity:.4f}")

@@ -1,0 +1,147 @@
+"""The file in which a batch keeps its answers until all are there.
+
+``OUT.part`` is written in the order in which answers are done, one JSON line each, and
+each line is on the disk before the next begins.  When every line of the input has its
+answer, OUT is written in the input's order and put in place in one step, and OUT.part
+is removed.  A run that was interrupted leaves OUT.part, from which the next one goes on.
+
+The first line tells what the answers depend on (model, options); every other has the
+number of its input line and a hash of it, so that an input that was changed in between
+costs only the changed lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from llmgen.cli.output import json_line
+from llmgen.errors import UsageError
+from llmgen.hub.lock import try_lock
+
+_FORMAT = 1
+
+
+def line_hash(line: bytes) -> str:
+    """What an input line is recognized by."""
+    return hashlib.sha256(line).hexdigest()[:16]
+
+
+class Journal:
+    """The answers so far: opened anew, or gone on with."""
+
+    def __init__(self, out: Path, depends_on: dict[str, Any]) -> None:
+        """Raises UsageError where OUT.part belongs to other options, OSError where it cannot be written."""
+        self.path = out.with_name(out.name + ".part")
+        self._out = out
+        self._places: dict[int, tuple[int, str]] = {}  # input line -> offset, hash of the line
+        self._header = {"llmgen_batch": _FORMAT, **depends_on}
+        self._file: BinaryIO = open(self.path, "a+b")
+        if try_lock(self._file) == "taken":
+            raise UsageError(f"another batch is writing {self.path}; wait for it, or give another --output")
+        self._end = self._read()
+        self._file.truncate(self._end)  # a line that was cut short
+        if not self._end:
+            self._append(self._header)
+
+    def __contains__(self, place: tuple[int, str]) -> bool:
+        """Whether an input line (number, hash) has its answer."""
+        number, digest = place
+        return self._places.get(number, (0, ""))[1] == digest
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, number: int, digest: str, answer: dict[str, Any]) -> None:
+        """Keep an answer; it is on the disk when this returns."""
+        start = self._end
+        self._append({"line": number, "hash": digest, "answer": answer})
+        self._places[number] = (start, digest)
+
+    def finish(self, n_lines: int) -> None:
+        """Write OUT from the answers to lines 0..n_lines - 1, and remove OUT.part."""
+        handle, temporary = tempfile.mkstemp(dir=self._out.parent, prefix=f".{self._out.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                os.fchmod(handle, 0o666 & ~_umask()) if hasattr(os, "fchmod") else None
+                for number in range(n_lines):
+                    if number in self._places:
+                        file.write(json_line(self._answer(self._places[number][0])).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._out)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        self.close()
+        self.path.unlink()
+
+    def close(self) -> None:
+        """Close the file and leave it where it is."""
+        self._file.close()
+
+    def _append(self, record: dict[str, Any]) -> None:
+        data = json_line(record).encode() + b"\n"
+        self._file.write(data)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._end += len(data)
+
+    def _answer(self, offset: int) -> dict[str, Any]:
+        self._file.seek(offset)
+        return dict(json.loads(self._file.readline())["answer"])
+
+    def _read(self) -> int:
+        """Take note of the answers in the file; returns the end of its last whole line."""
+        self._file.seek(0)
+        end = 0
+        for number, (line, record) in enumerate(_records(self._file)):
+            if number == 0:
+                self._check(record)
+            elif (
+                record is None
+                or not {"line", "hash", "answer"} <= set(record)
+                or type(record["line"]) is not int
+            ):
+                break
+            else:
+                self._places[record["line"]] = (end, record["hash"])
+            end += len(line)
+        return end
+
+    def _check(self, found: dict[str, Any] | None) -> None:
+        if found == self._header:
+            return
+        advice = (
+            f"finish that batch with its own options, or remove {self.path} (or give --restart) to begin anew"
+        )
+        if found is None or "llmgen_batch" not in found:
+            raise UsageError(f"{self.path} is not the journal of a batch; {advice}")
+        other = [key for key in {**found, **self._header} if found.get(key) != self._header.get(key)]
+        names = ", ".join(key.replace("_", "-") for key in other)
+        raise UsageError(f"{self.path} has answers that were made with other values of {names}; {advice}")
+
+
+def _records(file: BinaryIO) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    """Each whole line and what it holds; None where that is no JSON object."""
+    for line in file:
+        if not line.endswith(b"\n"):
+            return
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        yield line, record if isinstance(record, dict) else None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,133 @@
+"""How well a model predicts a text: mean negative log-likelihood and perplexity.
+
+Over n scored tokens with nll_i = -ln p(token_i | those before it in its window):
+
+    nll = mean of nll_i,  perplexity = e^nll
+    error of nll = sqrt((mean of nll_i^2 - nll^2) / (n - 1)),  of perplexity = e^nll times that
+
+Two ways to cut the text into windows of n_ctx tokens:
+
+- chunks, the definition of llama.cpp's llama-perplexity (tools/perplexity): windows side by
+  side, the rest of the text left out; in each the second half is scored, the first is context.
+- sliding (Hugging Face's "perplexity of fixed-length models"): windows start every ``stride``
+  tokens and each token is scored once, in the first window that has it.
+
+Where the vocabulary wants a beginning-of-text token, the first token of every window is it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmgen.errors import UsageError
+from llmgen.generation.candidates import Candidates, log_total
+from llmgen.generation.interfaces import ModelLike
+
+_log = logging.getLogger(__name__)
+
+_LOGITS_BYTES = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Tokens [start, stop) of the text in one pass, of which [first, stop) are scored."""
+
+    start: int
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Perplexity:
+    """The figures so far; the errors are None for a single token."""
+
+    n_tokens: int
+    n_windows: int
+    nll: float
+    nll_error: float | None
+
+    @property
+    def perplexity(self) -> float:
+        """e^nll; infinite where that is too large for a float."""
+        return math.exp(self.nll) if self.nll < 709 else math.inf
+
+    @property
+    def error(self) -> float | None:
+        """One standard error of the perplexity."""
+        return None if self.nll_error is None else self.perplexity * self.nll_error
+
+
+def windows(n_tokens: int, n_ctx: int, stride: int | None = None) -> list[Window]:
+    """The windows of a text; ``stride`` None is llama.cpp's chunks.  Raises UsageError where there is none."""
+    if n_ctx < 2:
+        raise UsageError(f"a window of {n_ctx} tokens has none to score; use at least 2 (-c)")
+    if stride is None:
+        if n_tokens < n_ctx:
+            raise UsageError(
+                f"the text has {n_tokens} tokens, fewer than one chunk of {n_ctx}; give a longer text, a smaller"
+                " context (-c), or --stride"
+            )
+        # the logits of token j predict token j + 1: with those from n_ctx // 2 on, the next ones are scored
+        starts = range(0, n_tokens - n_ctx + 1, n_ctx)
+        return [Window(start, start + n_ctx // 2 + 1, start + n_ctx) for start in starts]
+    if not 1 <= stride < n_ctx:
+        raise UsageError(
+            f"the stride must be from 1 to {n_ctx - 1}, less than the context, not {stride} (--stride)"
+        )
+    if n_tokens < 2:
+        raise UsageError(f"the text has {n_tokens} tokens, and at least 2 are needed; give a longer text")
+    found = [Window(0, 1, min(n_ctx, n_tokens))]
+    while found[-1].stop < n_tokens:
+        start = found[-1].start + stride
+        found.append(Window(start, found[-1].stop, min(start + n_ctx, n_tokens)))
+    return found
+
+
+def measure(
+    model: ModelLike, ids: Sequence[int], parts: Sequence[Window], bos_id: int | None = None
+) -> Iterator[Perplexity]:
+    """The figures after each window; ``bos_id`` where every window is to begin with that token."""
+    scores: list[NDArray[np.float64]] = []
+    seq = model.new_sequence()
+    try:
+        for number, window in enumerate(parts, 1):
+            tokens = list(ids[window.start : window.stop])
+            if bos_id is not None:
+                tokens[0] = bos_id
+            seq.clear()
+            scores.append(_window(model, seq, tokens, window.first - window.start))
+            figures = _summary(np.concatenate(scores), number)
+            _log.debug("window %d of %d: perplexity %.4f", number, len(parts), figures.perplexity)
+            yield figures
+    finally:
+        seq.close()
+
+
+def _window(model: ModelLike, seq: object, tokens: list[int], first: int) -> NDArray[np.float64]:
+    """-ln p of tokens [first:] of an empty sequence: float64 [len(tokens) - first]."""
+    if first > 1:
+        model.prefill(seq, tokens[: first - 1], "none")
+    size = max(1, _LOGITS_BYTES // (4 * int(model.config.vocab_size)))
+    nll: list[float] = []
+    for start in range(first - 1, len(tokens) - 1, size):
+        part = tokens[start : min(start + size, len(tokens) - 1)]
+        rows = cast("NDArray[np.float32]", model.prefill(seq, part, "all"))
+        targets = tokens[start + 1 : start + 1 + len(part)]
+        nll.extend(
+            log_total(Candidates(None, row)) - float(row[t]) for row, t in zip(rows, targets, strict=True)
+        )
+    return np.array(nll)
+
+
+def _summary(nll: NDArray[np.float64], n_windows: int) -> Perplexity:
+    n = len(nll)
+    spread = float(nll.var())
+    error = math.sqrt(spread / (n - 1)) if n > 1 else None
+    return Perplexity(n, n_windows, float(nll.mean()), error)
