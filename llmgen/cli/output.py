@@ -70,7 +70,12 @@ def note(line: str) -> None:
 
 def print_json(value: Any) -> None:
     """Write one JSON object on stdout, one line, as text; NaN and infinities become null."""
-    print(json_line(value))
+    line = json_line(value)
+    try:
+        line.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # JSON has a way to say it, where text would lose the character
+        line = "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in line)
+    print(line)
 
 
 def json_line(value: Any) -> str:

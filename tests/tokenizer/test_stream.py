@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,11 @@ from shared import shared
 from vocabularies import byte_level, spm
 
 BYTE = 3  # the id of <0x00> in spm()
+
+
+@cache
+def _vocabulary(name: str) -> Tokenizer:
+    return Tokenizer.from_gguf(shared(f"tokenizers/ggml-vocab-{name}.gguf"))
 
 
 def streamed(tokenizer: Tokenizer, ids: list[int], **options: bool) -> str:
@@ -73,6 +80,17 @@ def test_decode_undoes_encode(text: str) -> None:
     for tokenizer in (_spm(), _plain_spm(), _bytes()):
         assert tokenizer.decode(tokenizer.encode(text)) == text
         assert tokenizer.decode(tokenizer.encode(text, add_special=False)) == text
+
+
+PROMISING = ("gpt-2", "llama-bpe", "qwen2", "starcoder", "falcon", "deepseek-llm", "llama-spm")
+
+
+@given(st.text(st.characters(exclude_characters="\u2581", exclude_categories=["Cs"]), max_size=60))
+@settings(max_examples=40, deadline=None)
+def test_real_vocabularies_that_spell_every_byte_undo_it_too(text: str) -> None:
+    for name in PROMISING:
+        tokenizer = _vocabulary(name)
+        assert tokenizer.decode(tokenizer.encode(text)) == text, name
 
 
 def test_what_encode_adds_is_taken_off_once() -> None:

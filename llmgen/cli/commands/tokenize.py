@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llmgen.cli.models import ModelArgument, model_path
-from llmgen.cli.output import note, print_json, table
+from llmgen.cli.output import generated, print_json
 from llmgen.cli.stdin import piped_text
+from llmgen.cli.templates import TemplateOption, fitted, template_in
+from llmgen.cli.tokens import pieces, print_tokens, prompt_text
 from llmgen.errors import TemplateError, UsageError
 
 if TYPE_CHECKING:
@@ -25,10 +28,19 @@ def command(
     ] = None,
     decode: Annotated[bool, typer.Option("--decode", help="Turn token ids into text.")] = False,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Put the text into the chat template, as a user's message.")
+        bool,
+        typer.Option(
+            "--chat",
+            help="The prompt that the chat template makes of a user's message, or of a conversation given as "
+            "JSON: a list of messages, or an object that holds it under `messages`.",
+        ),
     ] = False,
+    template: TemplateOption = None,
     special: Annotated[
-        bool, typer.Option("--special", help="Read special tokens such as <s> in the text as such.")
+        bool,
+        typer.Option(
+            "--parse-special", "--special", help="Read special tokens such as <s> in the text as such."
+        ),
     ] = False,
     no_bos: Annotated[
         bool, typer.Option("--no-bos", help="Leave out the tokens that the model adds to a text.")
@@ -39,16 +51,22 @@ def command(
 ) -> None:
     """Show the tokens of a text: each id with the piece of text it stands for.
 
-    The number of tokens goes to stderr. With --decode the other way: ids, with
-    blanks or commas between, become the text they spell.
+    The number of tokens goes to stderr. On a terminal, colours show where tokens
+    begin and end. With --decode the other way: ids, with blanks or commas between,
+    become the text they spell.
     """
-    _check(decode, {"--chat": chat, "--special": special, "--no-bos": no_bos, "--ids": ids, "--count": count})
+    _check(
+        decode,
+        {"--chat": chat, "--parse-special": special, "--no-bos": no_bos, "--ids": ids, "--count": count},
+    )
     if sum((ids, count, json)) > 1:
         raise UsageError("--ids, --count and --json exclude each other; give one of them")
     if chat and (special or no_bos):
         raise UsageError(
-            "--chat leaves no room for --special and --no-bos: the template decides; leave them out"
+            "--chat leaves no room for --parse-special and --no-bos: the template decides; leave them out"
         )
+    if template is not None and not chat:
+        raise UsageError("--template belongs to --chat; add that, or leave --template out")
     path = model_path(model)
     if text is None:
         text = piped_text(announce=False)
@@ -64,10 +82,17 @@ def command(
             _print_text(tokenizer, _ids(text, tokenizer.n_vocab), json)
             return
         if chat:
-            tokens = _chat_tokens(file, tokenizer, text)
+            tokens = _chat_tokens(file, tokenizer, text, template)
         else:
             tokens = tokenizer.encode(text, add_special=not no_bos, parse_special=special)
-        _print_tokens(tokenizer, tokens, ids, count, json)
+        if json:
+            _print_json(tokenizer, tokens)
+        elif ids:
+            print(*tokens)
+        elif count:
+            print(len(tokens))
+        else:
+            print_tokens(tokenizer, tokens, prompt=chat)
 
 
 def _check(decode: bool, others: dict[str, bool]) -> None:
@@ -90,13 +115,28 @@ def _ids(text: str, n_vocab: int) -> list[int]:
     return [int(word) for word in words]
 
 
-def _chat_tokens(file: GGUFFile, tokenizer: Tokenizer, text: str) -> list[int]:
-    from llmgen.tokenizer import chat_template_from_gguf, encode_chat
+def _chat_tokens(file: GGUFFile, tokenizer: Tokenizer, text: str, choice: str | None) -> list[int]:
+    from llmgen.tokenizer import encode_chat
 
-    template = chat_template_from_gguf(file)
+    template = template_in(file, choice)
     if template is None:
-        raise TemplateError("--chat needs a chat template, and this model has none; leave --chat out")
-    return encode_chat(tokenizer, template, [{"role": "user", "content": text}])
+        raise TemplateError(
+            "--chat needs a chat template, and this model has none; leave --chat out, or give a --template"
+        )
+    return encode_chat(tokenizer, template, fitted(template, _messages(text)))
+
+
+def _messages(text: str) -> list[dict[str, Any]]:
+    """The conversation that a text is: as JSON, else one message of the user."""
+    try:
+        value = jsonlib.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        value = value.get("messages")
+    if isinstance(value, list) and value and all(isinstance(m, dict) and "role" in m for m in value):
+        return value
+    return [{"role": "user", "content": text}]
 
 
 def _print_text(tokenizer: Tokenizer, ids: list[int], json: bool) -> None:
@@ -104,19 +144,17 @@ def _print_text(tokenizer: Tokenizer, ids: list[int], json: bool) -> None:
     if json:
         print_json({"text": text, "ids": ids, "count": len(ids)})
     else:
-        print(text)
+        print(generated(text))
 
 
-def _print_tokens(tokenizer: Tokenizer, tokens: list[int], ids: bool, count: bool, json: bool) -> None:
-    pieces = [tokenizer.token_bytes(token).decode("utf-8", "backslashreplace") for token in tokens]
-    if json:
-        print_json({"ids": tokens, "pieces": pieces, "count": len(tokens)})
-    elif ids:
-        print(*tokens)
-    elif count:
-        print(len(tokens))
-    else:
-        # in quotes: many pieces begin with a blank
-        rows = [(token, f"'{piece}'") for token, piece in zip(tokens, pieces, strict=True)]
-        table(("id", "piece"), rows, right=(0,))
-        note(f"{len(tokens)} tokens")
+def _print_json(tokenizer: Tokenizer, tokens: list[int]) -> None:
+    found = pieces(tokenizer, tokens)
+    print_json(
+        {
+            "ids": tokens,
+            "pieces": [piece.text for piece in found],
+            "special": [piece.special for piece in found],
+            "count": len(tokens),
+            "text": prompt_text(tokenizer, tokens),
+        }
+    )
