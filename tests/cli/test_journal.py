@@ -1,0 +1,94 @@
+"""The journal of a batch: what is kept, what is refused, what ends up in the output."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from llmgen.cli.journal import Journal, line_hash
+from llmgen.cli.requests import Line, identity, read_lines
+from llmgen.errors import UsageError
+
+OPTIONS = {"model": "m", "temp": 0.5}
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_answers_end_up_in_the_inputs_order(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    journal = Journal(out, OPTIONS)
+    for number in (3, 0, 2):
+        journal.add(number, f"h{number}", {"line": number, "text": "ä\n"})
+    assert not out.exists()
+    journal.finish(5)
+    assert [line["line"] for line in lines(out)] == [0, 2, 3]
+    assert lines(out)[0]["text"] == "ä\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_it_goes_on_after_an_interruption_at_any_byte(tmp_path: Path) -> None:
+    out, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+    journal = Journal(out, OPTIONS)
+    journal.add(1, "h1", {"n": 1})
+    journal.add(0, "h0", {"n": 0})
+    journal.close()
+    whole = part.read_bytes()
+    header = whole.index(b"\n") + 1
+    second = whole.index(b"\n", header) + 1
+    for size in range(0, len(whole) + 1, 7):
+        part.write_bytes(whole[:size])
+        journal = Journal(out, OPTIONS)
+        assert ((1, "h1") in journal) == (size >= second)
+        assert ((0, "h0") in journal) == (size == len(whole))
+        for number in (0, 1):
+            if (number, f"h{number}") not in journal:
+                journal.add(number, f"h{number}", {"n": number})
+        journal.finish(2)
+        assert lines(out) == [{"n": 0}, {"n": 1}]
+
+
+def test_changed_lines_are_done_again(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "out", OPTIONS)
+    journal.add(0, line_hash(b"old"), {"n": "old"})
+    assert (0, line_hash(b"new")) not in journal
+    journal.add(0, line_hash(b"new"), {"n": "new"})
+    journal.close()
+    journal = Journal(tmp_path / "out", OPTIONS)
+    assert (0, line_hash(b"new")) in journal
+    journal.finish(1)
+    assert lines(tmp_path / "out") == [{"n": "new"}]
+
+
+def test_other_options_and_other_files_are_refused(tmp_path: Path) -> None:
+    Journal(tmp_path / "out", OPTIONS).close()
+    with pytest.raises(UsageError, match=r"other values of temp.*--restart"):
+        Journal(tmp_path / "out", {**OPTIONS, "temp": 1.0})
+    for text in ("hello\n", '{"a": 1}\n', "[]\n"):
+        (tmp_path / "out.part").write_text(text)
+        with pytest.raises(UsageError, match="not the journal"):
+            Journal(tmp_path / "out", OPTIONS)
+        assert (tmp_path / "out.part").read_text() == text
+
+
+@pytest.mark.skipif(os.name == "nt", reason="locks differ")
+def test_two_runs_cannot_write_the_same_file(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "out", OPTIONS)
+    with pytest.raises(UsageError, match="another batch"):
+        Journal(tmp_path / "out", OPTIONS)
+    journal.close()
+
+
+def test_input_lines_keep_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf"a"\r\n\n  \n{"id": [1], "prompt": "b"}\nnot json\n"last"')
+    found = list(read_lines(path))
+    assert [line.number for line in found] == [0, 3, 4, 5]
+    assert found[0].data.strip() == b'"a"'
+    assert [identity(line) for line in found] == [{"line": 1}, {"line": 4, "id": [1]}, {"line": 5}, {"line": 6}]
+    assert found[0].digest == line_hash(b'"a"')
+    assert identity(Line(0, "", b"[" * 100_000)) == {"line": 1}
