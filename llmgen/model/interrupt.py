@@ -9,6 +9,7 @@ main thread comes back to Python and raises KeyboardInterrupt.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import threading
@@ -25,12 +26,14 @@ class _Watcher:
     def __init__(self) -> None:
         self._running: weakref.WeakSet[Stoppable] = weakref.WeakSet()
         self._sockets: tuple[socket.socket, socket.socket] | None = None
+        self._lock = threading.RLock()  # held from reading a signal to having stopped the teams
 
     def install(self) -> None:
         """Start listening; only from the main thread, and only if nobody else (asyncio, say) listens."""
         if self._sockets or threading.current_thread() is not threading.main_thread():
             return
         ours, theirs = socket.socketpair()
+        ours.setblocking(False)
         theirs.setblocking(False)
         before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
         if before != -1:
@@ -42,10 +45,21 @@ class _Watcher:
         threading.Thread(target=self._watch, args=(ours,), name="llmgen-signals", daemon=True).start()
 
     def _watch(self, ours: socket.socket) -> None:
-        while data := ours.recv(16):
-            if signal.SIGINT in data:
-                for team in list(self._running):
-                    team.stop()
+        while True:
+            select.select([ours], [], [])
+            with self._lock:
+                if signal.SIGINT in _read(ours):
+                    for team in list(self._running):
+                        team.stop()
+
+    def drain(self) -> None:
+        """Before a call: the main thread forgets signals from before, for which Python raises by itself.
+
+        Otherwise a watcher that wakes up late would stop the next call instead.
+        """
+        if self._sockets and threading.current_thread() is threading.main_thread():
+            with self._lock:
+                _read(self._sockets[0])
 
     def forget(self) -> None:
         """In a forked child: the sockets belong to the parent."""
@@ -53,12 +67,21 @@ class _Watcher:
             signal.set_wakeup_fd(-1)
             self._sockets = None
         self._running = weakref.WeakSet()
+        self._lock = threading.RLock()
 
     def add(self, team: Stoppable) -> None:
         self._running.add(team)
 
     def remove(self, team: Stoppable) -> None:
         self._running.discard(team)
+
+
+def _read(ours: socket.socket) -> bytes:
+    """The numbers of the signals that have come, possibly none."""
+    try:
+        return ours.recv(4096)
+    except BlockingIOError:
+        return b""
 
 
 WATCHER = _Watcher()

@@ -191,6 +191,7 @@ class Model:
         """One call at a time, which ``cancel`` and Ctrl-C can end."""
         with self._lock:
             self._check_open()
+            WATCHER.drain()
             self._team.clear_stop()
             WATCHER.install()
             WATCHER.add(self._team)
