@@ -155,9 +155,13 @@ def _read(path: Path, file: BinaryIO, n: int, digest: Any) -> bytes:
 
 
 def _read_header(path: Path, file: BinaryIO, digest: Any) -> dict[str, Any]:
-    magic, version, n_bytes = _START.unpack(_read(path, file, _START.size, digest))
-    if magic != MAGIC:
-        raise LLMGenError(f"{path} is not a prompt cache of llmgen; give another name, or remove the file")
+    start = file.read(_START.size)
+    if not start.startswith(MAGIC) and not MAGIC.startswith(start):
+        raise LLMGenError(f"{path} is not a prompt cache of llmgen; give another name")
+    if len(start) < _START.size:
+        raise _damaged(path, "it ends early")
+    digest.update(start)
+    _, version, n_bytes = _START.unpack(start)
     if version != VERSION:
         raise _refused(path, f"its format has version {version}, and this llmgen reads version {VERSION}")
     if n_bytes > _MOST_HEADER_BYTES:

@@ -1,0 +1,155 @@
+"""``llmgen run`` with several answers, prompt cache files, a log; errors in the middle; perplexity."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models import smollm2
+from program import environment, llmgen, refused
+
+pytestmark = pytest.mark.usefixtures("compiled")
+STORY = ["Once upon a time", "--raw", "-n", "8", "-c", "512"]
+
+
+def run(*arguments: str, **kw: Any) -> subprocess.CompletedProcess[str]:
+    return llmgen("run", str(smollm2()), *arguments, **kw)
+
+
+def run_json(*arguments: str) -> dict[str, Any]:
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_samples_are_the_answers_of_consecutive_seeds() -> None:
+    told = run_json(*STORY, "--seed", "5", "--samples", "3")
+    assert [sample["seed"] for sample in told["samples"]] == [5, 6, 7]
+    assert told["text"] == told["samples"][0]["text"]
+    alone = run_json(*STORY, "--seed", "6")
+    assert told["samples"][1]["token_ids"] == alone["token_ids"]
+    text = run(*STORY, "--seed", "5", "--samples", "3")
+    assert text.stdout == "---\n".join(sample["text"] + "\n" for sample in told["samples"])
+    assert text.stderr == ""
+
+
+def test_beams() -> None:
+    told = run_json(*STORY, "--beams", "3", "--logprobs", "2")
+    scores = [beam["score"] for beam in told["beams"]]
+    assert scores == sorted(scores, reverse=True)
+    assert len(scores) == 3
+    best = told["beams"][0]
+    assert told["token_ids"] == best["token_ids"]
+    assert best["score"] == pytest.approx(best["logprob"] / 8)
+    assert sum(token["logprob"] for token in best["logprobs"]) == pytest.approx(best["logprob"], abs=1e-4)
+    greedy = run_json(*STORY, "--temp", "0", "--logprobs", "0")
+    assert best["logprob"] >= sum(token["logprob"] for token in greedy["logprobs"]) - 1e-4
+    one = run(*STORY, "--beams", "1")
+    assert one.stdout == greedy["text"] + "\n"
+
+
+def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
+    for arguments, named in (
+        (["--beams", "2", "--samples", "2"], "--samples"),
+        (["--length-penalty", "2"], "--length-penalty"),
+        (["--early-stopping"], "--early-stopping"),
+        (["--samples", "2", "--prompt-cache", str(tmp_path / "x")], "--prompt-cache"),
+        (["--beams", "2", "--context-full", "shift"], "--context-full"),
+    ):
+        assert named in refused(run(*STORY, *arguments), 2)
+
+
+def test_prompt_cache_files(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    plain = run_json(*STORY, "--temp", "0")
+    with_file = [*STORY, "--temp", "0", "--prompt-cache", str(cache)]
+    first, second = run_json(*with_file), run_json(*with_file)
+    assert first["token_ids"] == second["token_ids"] == plain["token_ids"]
+    assert first["timings"]["cached_tokens"] == 0
+    assert second["timings"]["cached_tokens"] == first["prompt_tokens"] - 1
+    longer = ["Once upon a time there was", *with_file[1:]]
+    assert run_json(*longer)["timings"]["cached_tokens"] == first["prompt_tokens"]
+    assert "KV type" in refused(run(*with_file, "--kv-type", "f32"))
+    cache.write_bytes(cache.read_bytes()[:-1])
+    assert "damaged" in refused(run(*with_file))
+    cache.write_text("my notes")
+    assert "not a prompt cache" in refused(run(*with_file))
+    assert cache.read_text() == "my notes"
+    # a cache that cannot be written costs its sentence and the exit code, not the answer
+    nowhere = run(*STORY, "--temp", "0", "--prompt-cache", str(tmp_path / "no" / "folder"))
+    assert nowhere.returncode == 1
+    assert nowhere.stdout == plain["text"] + "\n"
+    assert "cannot write" in nowhere.stderr
+
+
+def test_verbose_and_options_in_effect(tmp_path: Path) -> None:
+    done = run(*STORY, "--temp", "0", "--verbose")
+    assert done.stdout == run(*STORY, "--temp", "0").stdout
+    assert " s  loaded " in done.stderr
+    assert "answer of 8 tokens ended" in done.stderr
+    config = tmp_path / "options.toml"
+    config.write_text('temp = 0\nprompt = "Once upon a time"\n[run]\nraw = true\n')
+    told = run("-n", "8", "-c", "512", "--config", str(config))
+    assert told.stdout == done.stdout
+    shown = run("--config", str(config), "--print-config")
+    assert str(config) in shown.stdout
+    config.write_text("tmep = 0\n")
+    assert "did you mean temp" in refused(run("x", "--config", str(config)), 2)
+
+
+BREAKS = """
+import sys
+from llmgen.model import Model
+decode, calls = Model.decode, []
+def failing(self, *args):
+    calls.append(1)
+    if len(calls) == 4:
+        raise {error}
+    return decode(self, *args)
+Model.decode = failing
+from llmgen.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("error", ["MemoryError", "OSError(28, 'No space left on device')"])
+def test_an_error_in_the_middle_keeps_what_there_is(error: str) -> None:
+    whole = run(*STORY, "--temp", "0").stdout
+    for arguments in ([], ["--json"]):
+        done = subprocess.run(
+            [sys.executable, "-c", BREAKS.format(error=error)]
+            + ["run", str(smollm2()), *STORY, "--temp", "0", *arguments],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            check=False,
+        )
+        assert done.returncode == 1
+        text = json.loads(done.stdout)["text"] + "\n" if arguments else done.stdout
+        assert 1 < len(text) < len(whole)
+        assert whole.startswith(text.rstrip("\n"))
+        [line] = done.stderr.splitlines()
+        assert "memory" in line or "No space left" in line
+
+
+def test_perplexity(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 12)
+    done = llmgen("perplexity", str(smollm2()), str(text), "-c", "32", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["windows"] == told["text_tokens"] // 32
+    assert told["scored_tokens"] == told["windows"] * 15
+    assert told["perplexity"] == pytest.approx(math.exp(told["nll"]))
+    sliding = llmgen("perplexity", str(smollm2()), str(text), "-c", "32", "--stride", "16")
+    assert f"{told['text_tokens'] - 1} scored" in sliding.stdout
+    assert "±" in sliding.stdout
+    assert "fewer than one chunk" in refused(llmgen("perplexity", str(smollm2()), str(text)), 2)
+    text.write_bytes(b"\xff\xfe")
+    assert "UTF-8" in refused(llmgen("perplexity", str(smollm2()), str(text)), 2)
