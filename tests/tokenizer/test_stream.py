@@ -82,12 +82,12 @@ def test_decode_undoes_encode(text: str) -> None:
         assert tokenizer.decode(tokenizer.encode(text, add_special=False)) == text
 
 
-PROMISING = ("gpt-2", "llama-bpe", "qwen2", "starcoder", "deepseek-llm", "llama-spm")
+PROMISING = ("gpt-2", "llama-bpe", "qwen2", "llama-spm", "phi-3")  # those with a token for every byte
 
 
 @given(st.text(st.characters(exclude_characters="\u2581", exclude_categories=["Cs"]), max_size=60))
 @settings(max_examples=40, deadline=None)
-def test_real_vocabularies_that_spell_every_byte_undo_it_too(text: str) -> None:
+def test_vocabularies_that_spell_every_byte_undo_it_too(text: str) -> None:
     for name in PROMISING:
         tokenizer = _vocabulary(name)
         assert tokenizer.decode(tokenizer.encode(text)) == text, name
