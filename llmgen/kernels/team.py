@@ -132,6 +132,7 @@ def relax(typing_context: Any) -> Any:
 
 SPINS = 2000  # looks at the barrier before the processor is offered to others
 PARK_AFTER = 20000  # looks at the mailbox before a worker sleeps between looks
+NAPS = 500  # short sleeps between looks before the long ones: about 50 ms
 PREFETCH = 32  # cache lines of the next weights that a waiting thread asks for
 
 
@@ -185,7 +186,9 @@ def work(team: int, thread: int) -> int:
         looks = 0
         while atomic_load(mail) == seen:
             looks += 1
-            if looks > PARK_AFTER:
+            if looks > PARK_AFTER + NAPS:
+                sleep(1000)
+            elif looks > PARK_AFTER:
                 sleep(50)
             else:
                 relax()

@@ -19,6 +19,7 @@ import numpy as np
 from llmgen.errors import ContextFullError, LLMGenError, UsageError
 from llmgen.kernels.layout import KEY_BLOCK
 from llmgen.model.config import ModelConfig
+from llmgen.model.memory import anonymous
 
 KV_BYTES = {"f16": 2, "f32": 4}
 
@@ -106,7 +107,7 @@ class Sequence:
 
     def _reserve(self) -> None:
         try:
-            self._memory = mmap.mmap(-1, self._layout.nbytes)
+            self._memory = anonymous(self._layout.nbytes)
         except (OSError, ValueError, OverflowError) as error:
             raise LLMGenError(
                 f"a KV cache for {self.n_ctx} tokens needs {self._layout.nbytes / 2**30:.1f} GiB of address space, "

@@ -11,12 +11,19 @@ import numpy as np
 from llmgen.errors import LLMGenError
 
 
+def anonymous(nbytes: int) -> mmap.mmap:
+    """Zeroed memory that is touched only where it is used; a forked child gets its own copy.  Raises OSError."""
+    if hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, max(nbytes, 1))
+
+
 class Arena:
     """``nbytes`` of zeroed address space, aligned to a page."""
 
     def __init__(self, nbytes: int, purpose: str) -> None:
         try:
-            self._memory = mmap.mmap(-1, max(nbytes, 1))
+            self._memory = anonymous(nbytes)
         except (OSError, ValueError, OverflowError) as error:
             raise LLMGenError(
                 f"{purpose} needs {nbytes / 2**20:.0f} MiB of memory, which this machine does not give; "

@@ -7,11 +7,11 @@ Su et al., arXiv:2104.09864; the scalings: linear (arXiv:2306.15595), YaRN
 from __future__ import annotations
 
 import math
-import mmap
 
 import numpy as np
 
 from llmgen.model.config import RopeScaling
+from llmgen.model.memory import anonymous
 
 _STEP = 256  # positions added at a time
 
@@ -36,7 +36,7 @@ class RopeTable:
         self._filled = 0
         self._n_ctx = n_ctx
         # anonymous memory is touched only where it is filled
-        self._memory = mmap.mmap(-1, max(4, n_ctx * n_rot * 8))
+        self._memory = anonymous(max(4, n_ctx * n_rot * 8))
         self._table = np.frombuffer(self._memory, dtype=np.float32)[: n_ctx * 2 * n_rot].reshape(
             n_ctx, 2, n_rot
         )
