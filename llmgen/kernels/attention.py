@@ -36,7 +36,7 @@ from llmgen.kernels.abi import (
 )
 from llmgen.kernels.dot import LEVEL
 from llmgen.kernels.functions import exp, tanh
-from llmgen.kernels.layout import KEY_BLOCK, KEY_GROUP, TILE_TOKENS
+from llmgen.kernels.layout import KEY_BLOCK, KEY_GROUP, ROW_STATE, SCORE_ROWS, TILE_TOKENS
 from llmgen.kernels.simd import (
     I32,
     call_intrinsic,
@@ -60,11 +60,11 @@ from llmgen.kernels.simd import (
     zero_f32x16,
 )
 
-STATE = 64  # bytes of a row's state before o
 _FLOOR = np.float32(-1e30)  # the maximum of nothing: finite, so that masked scores (-inf) vanish against it
 
 ROWS = 8 if LEVEL == "avx512vnni" else 6
 """Rows of a full pass: as many as the registers hold."""
+assert ROWS <= SCORE_ROWS
 
 
 def _load_cache(b: Any, address: Any, size: int) -> Any:
@@ -166,7 +166,7 @@ def softmax_row(s, state, start, n_groups, window, width, cap):  # type: ignore[
     store_f32(state, m)
     store_f32(state + 4, load_f32(state + 4) * change + sum_f32x16(total))
     if change != np.float32(1.0):
-        o = state + STATE
+        o = state + ROW_STATE
         for i in range(0, 4 * width, 64):
             store_f32x16(o + i, load_f32x16(o + i) * splat(change))
 
@@ -219,13 +219,13 @@ def _pass(rows: int, groups: int, vectors: int, size: int) -> Any:
             values = zero_values()
             for j in range(first_key, n_keys):
                 values = value_step(values, s + 4 * j, KEY_BLOCK * 4, v + (j * width + i) * size, 16 * size)
-            add_values(values, state + STATE + 4 * i, state_bytes, vectors)
+            add_values(values, state + ROW_STATE + 4 * i, state_bytes, vectors)
             i += vectors * 16
         while i < width:
             last = zero_last()
             for j in range(first_key, n_keys):
                 last = last_step(last, s + 4 * j, KEY_BLOCK * 4, v + (j * width + i) * size, 16 * size)
-            add_values(last, state + STATE + 4 * i, state_bytes, 1)
+            add_values(last, state + ROW_STATE + 4 * i, state_bytes, 1)
             i += 16
 
     return attend
@@ -252,11 +252,6 @@ def _pass(rows: int, groups: int, vectors: int, size: int) -> Any:
 ) = range(16)
 
 
-def state_size(head_dim: int) -> int:
-    """Bytes of one row's state."""
-    return STATE + (head_dim + 15) // 16 * 16 * 4
-
-
 def _make(size: int) -> tuple[Any, Any]:
     full = _pass(ROWS, 1, 1, size)
     three = _pass(3, 2, 2, size)
@@ -267,7 +262,7 @@ def _make(size: int) -> tuple[Any, Any]:
     def over_block(n, q, k, v, s, state, start, first_key, n_keys, head_dim, window, cap):  # type: ignore[no-untyped-def]
         """n rows over one block: as few passes as possible."""
         width = (head_dim + 15) // 16 * 16
-        state_bytes = STATE + 4 * width
+        state_bytes = ROW_STATE + 4 * width
         r = 0
         while r < n:
             qr, st = q + 4 * r * head_dim, state + r * state_bytes
@@ -287,12 +282,12 @@ def _make(size: int) -> tuple[Any, Any]:
     @inline
     def clear_state(state, n, position, width):  # type: ignore[no-untyped-def]
         for r in range(n):
-            p = state + r * (STATE + 4 * width)
+            p = state + r * (ROW_STATE + 4 * width)
             store_f32(p, _FLOOR)
             store_f32(p + 4, np.float32(0.0))
             store_i64(p + 8, position)
             for i in range(0, 4 * width, 64):
-                store_f32x16(p + STATE + i, zero_f32x16())
+                store_f32x16(p + ROW_STATE + i, zero_f32x16())
 
     def attend_blocks(args: int, thread: int, n_threads: int) -> None:
         """Generated tokens: every (token, kv head, key block) is a unit of work; its row states go to PARTIAL.
@@ -306,7 +301,7 @@ def _make(size: int) -> tuple[Any, Any]:
         window = arg(args, WINDOW)
         blocks = arg(args, BLOCKS)
         cap = np.float32(arg_f64(args, CAP))
-        state_bytes = STATE + 4 * width
+        state_bytes = ROW_STATE + 4 * width
         unit = 0
         for t in range(run_field(run, RUN_TOKENS)):
             position = load_i64(run_field(run, RUN_POSITIONS) + 8 * t)
@@ -351,7 +346,7 @@ def _make(size: int) -> tuple[Any, Any]:
         window = arg(args, WINDOW)
         blocks = arg(args, BLOCKS)
         cap = np.float32(arg_f64(args, CAP))
-        state_bytes = STATE + 4 * width
+        state_bytes = ROW_STATE + 4 * width
         n_tokens = run_field(run, RUN_TOKENS)
         scores = arg(args, SCRATCH)
         queries = scores + ROWS * KEY_BLOCK * 4
@@ -417,9 +412,9 @@ def write_row(state, out, head_dim):  # type: ignore[no-untyped-def]
     inverse = np.float32(1.0) / load_f32(state + 4)
     whole = head_dim // 16 * 16
     for i in range(0, 4 * whole, 64):
-        store_f32x16(out + i, load_f32x16(state + STATE + i) * splat(inverse))
+        store_f32x16(out + i, load_f32x16(state + ROW_STATE + i) * splat(inverse))
     for i in range(4 * whole, 4 * head_dim, 4):
-        store_f32(out + i, load_f32(state + STATE + i) * inverse)
+        store_f32(out + i, load_f32(state + ROW_STATE + i) * inverse)
 
 
 @step
@@ -429,7 +424,7 @@ def combine(args: int, thread: int, n_threads: int) -> None:
     group = arg(args, GROUP)
     head_dim = arg(args, HEAD_DIM)
     width = (head_dim + 15) // 16 * 16
-    state_bytes = STATE + 4 * width
+    state_bytes = ROW_STATE + 4 * width
     heads = arg(args, N_KV) * group
     units = run_field(run, RUN_TOKENS) * heads
     for unit in range(units * thread // n_threads, units * (thread + 1) // n_threads):
@@ -454,7 +449,7 @@ def merge_row(state, total, width):  # type: ignore[no-untyped-def]
     old, new = scale_change(before, m), scale_change(here, m)
     store_f32(total, m)
     store_f32(total + 4, load_f32(total + 4) * old + load_f32(state + 4) * new)
-    for i in range(STATE, STATE + 4 * width, 64):
+    for i in range(ROW_STATE, ROW_STATE + 4 * width, 64):
         store_f32x16(total + i, load_f32x16(total + i) * splat(old) + load_f32x16(state + i) * splat(new))
 
 

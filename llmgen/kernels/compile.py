@@ -85,7 +85,6 @@ def main() -> None:
     # Numba compiles for the process's own CPU unless told otherwise before it is imported
     os.environ["NUMBA_CPU_NAME"] = chosen.cpu
     os.environ["NUMBA_CPU_FEATURES"] = chosen.features
-    os.environ.setdefault("NUMBA_DISABLE_JIT", "0")
 
     import llvmlite.binding as llvm
 

@@ -25,6 +25,12 @@ MAX_COLUMNS = 8
 """Generated tokens that one decode step takes at most."""
 KEY_BLOCK = 64
 """Keys that attention handles at once; blocks start at multiples of this position."""
+SCORE_ROWS = 8
+"""Rows of scores, KEY_BLOCK floats each, that attention's scratch holds."""
+ROW_STATE = 64
+"""Bytes of a row's state in attention (maximum, sum, position) before its weighted values."""
+COLUMN_SUMS = 128
+"""Bytes of the running sums of one column in the matrix-vector kernels."""
 KEY_GROUP = 16
 """Keys are stored in groups of 16: [head_dim][16 keys]."""
 

@@ -22,7 +22,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -157,9 +157,9 @@ class KernelLibrary:
         self._lock = threading.Lock()
 
     @classmethod
-    @cache
     def for_level(cls, level: str | None = None) -> KernelLibrary:
-        return cls(level)
+        """The library of this process for a level, by default the best one."""
+        return _library(target(level).level)
 
     def require(self, names: Iterable[str], progress: Progress | None = None) -> None:
         """Make kernels callable: load what is stored, compile the rest."""
@@ -177,12 +177,9 @@ class KernelLibrary:
                         f"the kernel {name} was compiled but cannot be read back from {store.folder}"
                     )
 
-    def missing(self, names: Iterable[str]) -> list[str]:
-        """The kernels that would have to be compiled first."""
-        store = ObjectStore.default()
-        return [
-            n for n in dict.fromkeys(names) if n not in self._addresses and store.load(n, self.level) is None
-        ]
+    def renew_lock(self) -> None:
+        """In a forked child, whose parent may have held it."""
+        self._lock = threading.Lock()
 
     def address(self, name: str) -> int:
         return self._addresses[name]
@@ -209,6 +206,23 @@ class KernelLibrary:
         return True
 
 
+_libraries: dict[str, KernelLibrary] = {}
+
+
+def _library(level: str) -> KernelLibrary:
+    return _libraries.setdefault(level, KernelLibrary(level))
+
+
+def _renew_locks() -> None:
+    """In a forked child: a thread that was loading kernels did not come along, its lock did."""
+    for library in _libraries.values():
+        library.renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
 def _new_engine() -> Any:
     """An execution engine that can hold object files."""
     import llvmlite.binding as llvm
@@ -229,7 +243,7 @@ def _compile_in_children(names: list[str], level: str, progress: Progress | None
     lock = threading.Lock()
     done: list[str] = []
     failures: list[str] = []
-    children = [_start_child(level) for _ in range(workers)]
+    children: list[subprocess.Popen[str]] = []
 
     def feed(child: subprocess.Popen[str]) -> None:
         assert child.stdin
@@ -255,8 +269,10 @@ def _compile_in_children(names: list[str], level: str, progress: Progress | None
         except OSError:
             pass
 
-    feeders = [threading.Thread(target=feed, args=(child,), daemon=True) for child in children]
     try:
+        for _ in range(workers):
+            children.append(_start_child(level))
+        feeders = [threading.Thread(target=feed, args=(child,), daemon=True) for child in children]
         for thread in feeders:
             thread.start()
         reported = -1
@@ -270,8 +286,6 @@ def _compile_in_children(names: list[str], level: str, progress: Progress | None
             raise KernelError(_failure(failures[0], children))
         if progress:
             progress(len(names), len(names))
-        for child in children:
-            child.wait(10)
     finally:
         for child in children:
             child.kill()
@@ -290,7 +304,8 @@ def _expected_cost(name: str) -> int:
 def _start_child(level: str) -> subprocess.Popen[str]:
     import llmgen
 
-    environment = dict(os.environ)
+    # what the user told Numba for his own programs is not meant for kernels that are kept
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
     package_root = str(Path(llmgen.__file__).parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, [package_root, environment.get("PYTHONPATH", "")])
@@ -318,7 +333,11 @@ def _start_child(level: str) -> subprocess.Popen[str]:
 def _failure(name: str, children: list[subprocess.Popen[str]]) -> str:
     last = ""
     for child in children:
-        if child.poll() not in (None, 0) and child.stderr:
+        try:
+            child.wait(5)  # one that has just closed its output is about to exit
+        except subprocess.TimeoutExpired:
+            continue
+        if child.returncode and child.stderr:
             child.stderr.seek(0)
             lines = child.stderr.read().strip().splitlines()
             last = lines[-1] if lines else f"exit status {child.returncode}"

@@ -294,7 +294,6 @@ zero_f32x16 = constant(f32x16, [0.0] * 16)
 zero_i32x16 = constant(i32x16, [0] * 16)
 join_i8x16 = shuffle2(i8x16, range(32))
 join_i8x32 = shuffle2(i8x32, range(64))
-join_f32x8 = shuffle2(f32x8, range(16))
 repeat_i8x32 = shuffle(i8x32, list(range(32)) * 2)
 
 splat = unary(types.float32, f32x16, lambda b, v: splat_value(b, v, f32x16.llvm))
@@ -310,7 +309,6 @@ bits_float = cast(i32x16, f32x16, "bitcast")
 
 
 half_to_f32x16 = unary(i16x16, f32x16, half.extend)
-half_to_f32x8 = unary(i16x8, f32x8, half.extend)
 to_half = unary(f32x16, i16x16, half.narrow)
 # a bfloat16 is the upper half of a float32
 bfloat_to_f32x16 = unary(
@@ -387,6 +385,4 @@ def _sum_int(builder: Any, value: Any) -> Any:
 first_lane = unary(f32x16, types.float32, lambda b, v: b.extract_element(v, ir.Constant(I32, 0)))
 sum_i32x16 = unary(i32x16, types.int64, _sum_int)
 
-first8 = shuffle(f32x16, range(8))
-last8 = shuffle(f32x16, range(8, 16))
 odd4 = shuffle(f32x8, range(1, 8, 2))

@@ -164,6 +164,7 @@ def run_table(table, steps, thread, n_threads, team, count):  # type: ignore[no-
         prefetch(table + 2 * STEP_BYTES)
         prefetch(table + 2 * STEP_BYTES + 64)
         prefetch(table + 2 * STEP_BYTES + 128)
+        prefetch(table + 2 * STEP_BYTES + 192)
         call_step(load_i64(table), table + 16, thread, n_threads)
         if load_i64(table + 8):
             if n_threads > 1:

@@ -115,11 +115,11 @@ class Sequence:
             ) from error
         self._data = np.frombuffer(self._memory, dtype=np.uint8)
 
-    @property
-    def address(self) -> int:
+    def memory(self) -> np.ndarray:
+        """The cache, uint8.  Whoever runs over it keeps this array: it stays mapped as long, whatever others close."""
         if self._data is None:
             raise LLMGenError("this sequence is closed; make a new one")
-        return self._data.ctypes.data
+        return self._data
 
     def room(self) -> int:
         """Tokens that still fit into the context."""
@@ -175,8 +175,7 @@ class Sequence:
 
     def filled(self) -> Iterator[np.ndarray]:
         """The parts of the memory that hold anything, uint8: for each layer its heads' keys, then their values."""
-        if self._data is None:
-            raise LLMGenError("this sequence is closed; make a new one")
+        memory = self.memory()
         blocks = -(-self._reached // KEY_BLOCK)
         for cache in self._layout.layers:
             for offset, size in (
@@ -185,7 +184,7 @@ class Sequence:
             ):
                 for head in range(cache.n_kv_heads):
                     start = offset + head * cache.blocks * size
-                    yield self._data[start : start + min(blocks, cache.blocks) * size]
+                    yield memory[start : start + min(blocks, cache.blocks) * size]
 
     @property
     def layout(self) -> CacheLayout:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from llmgen.gguf import GGUFFile
 
 _MAX_WIDTH = 1 << 20
 _MAX_LAYERS = 4096
-_MAX_CONTEXT = 1 << 27
+MAX_CONTEXT = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,6 @@ class ModelConfig:
     final_cap: float = 0.0
     temperature_scale: float = 0.0  # Mistral 3's growth of q with the position
     n_ctx: int = 0  # the context this model was opened with
-    extra: dict[str, Any] = field(default_factory=dict, compare=False)
-
-    @property
-    def group(self) -> int:
-        """Query heads per key/value head."""
-        return self.n_heads // self.n_kv_heads
 
     def is_local(self, layer: int) -> bool:
         """Whether the layer attends within the sliding window only."""
@@ -125,7 +119,7 @@ def _rope_scaling(keys: _Keys, context_length: int) -> RopeScaling:
     return RopeScaling(
         kind=kind,
         factor=1.0 if kind == "none" else factor,
-        original_context=keys.whole("rope.scaling.original_context_length", 0, 0, _MAX_CONTEXT)
+        original_context=keys.whole("rope.scaling.original_context_length", 0, 0, MAX_CONTEXT)
         or context_length,
         attention_factor=keys.real("rope.scaling.attn_factor", 1.0),
         beta_fast=keys.real("rope.scaling.yarn_beta_fast", 32.0) if own else 32.0,
@@ -169,7 +163,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
     n_kv_heads = keys.whole("attention.head_count_kv", n_heads, high=65536)
     if n_heads % n_kv_heads:
         raise keys.fail("attention.head_count_kv", n_kv_heads, f"a divisor of the {n_heads} heads")
-    context_length = keys.whole("context_length", high=_MAX_CONTEXT)
+    context_length = keys.whole("context_length", high=MAX_CONTEXT)
     head_dim = keys.whole("attention.key_length", n_embd // n_heads, high=65536)
     if head_dim < 1:
         raise keys.fail("attention.head_count", n_heads, f"at most the embedding's {n_embd} values")
@@ -184,7 +178,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
         "attention.layer_norm_epsilon" if architecture == "stablelm" else "attention.layer_norm_rms_epsilon"
     )
     rope_base = keys.real("rope.freq_base", 10000.0, low=1e-3)
-    window = keys.whole("attention.sliding_window", 4096 if architecture == "gemma2" else 0, 0, _MAX_CONTEXT)
+    window = keys.whole("attention.sliding_window", 4096 if architecture == "gemma2" else 0, 0, MAX_CONTEXT)
     if architecture not in _WINDOW_PERIOD:
         window = 0
     local_base = {"gemma2": rope_base, "gemma3": 10000.0}.get(architecture, rope_base)

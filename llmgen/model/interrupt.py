@@ -9,11 +9,10 @@ main thread comes back to Python and raises KeyboardInterrupt.
 from __future__ import annotations
 
 import os
-import select
+import selectors
 import signal
 import socket
 import threading
-import weakref
 from typing import Protocol
 
 
@@ -24,29 +23,37 @@ class Stoppable(Protocol):
 
 class _Watcher:
     def __init__(self) -> None:
-        self._running: weakref.WeakSet[Stoppable] = weakref.WeakSet()
+        self._running: set[Stoppable] = set()
         self._sockets: tuple[socket.socket, socket.socket] | None = None
         self._lock = threading.RLock()  # held from reading a signal to having stopped the teams
 
     def install(self) -> None:
-        """Start listening; only from the main thread, and only if nobody else (asyncio, say) listens."""
-        if self._sockets or threading.current_thread() is not threading.main_thread():
+        """Listen; only from the main thread, and only while nobody else (a running asyncio loop, say) does.
+
+        Called before every run: whoever listened in between (asyncio, prompt_toolkit)
+        leaves nothing behind when he goes.
+        """
+        if threading.current_thread() is not threading.main_thread():
             return
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        theirs.setblocking(False)
-        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        if before != -1:
+        if self._sockets is None:
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            theirs.setblocking(False)
+            self._sockets = (ours, theirs)
+            threading.Thread(target=self._watch, args=(ours,), name="llmgen-signals", daemon=True).start()
+        mine = self._sockets[1].fileno()
+        before = signal.set_wakeup_fd(mine, warn_on_full_buffer=False)
+        if before not in (-1, mine):
             signal.set_wakeup_fd(before)
-            ours.close()
-            theirs.close()
-            return
-        self._sockets = (ours, theirs)
-        threading.Thread(target=self._watch, args=(ours,), name="llmgen-signals", daemon=True).start()
 
     def _watch(self, ours: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(ours, selectors.EVENT_READ)
+            self._wait(selector, ours)
+
+    def _wait(self, selector: selectors.BaseSelector, ours: socket.socket) -> None:
         while True:
-            select.select([ours], [], [])
+            selector.select()
             with self._lock:
                 if signal.SIGINT in _read(ours):
                     for team in list(self._running):
@@ -64,9 +71,11 @@ class _Watcher:
     def forget(self) -> None:
         """In a forked child: the sockets belong to the parent."""
         if self._sockets:
-            signal.set_wakeup_fd(-1)
+            before = signal.set_wakeup_fd(-1)
+            if before not in (-1, self._sockets[1].fileno()):
+                signal.set_wakeup_fd(before)
             self._sockets = None
-        self._running = weakref.WeakSet()
+        self._running = set()
         self._lock = threading.RLock()
 
     def add(self, team: Stoppable) -> None:

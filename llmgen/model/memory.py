@@ -34,6 +34,14 @@ class Arena:
         self.nbytes = nbytes
 
 
+def _reclaimable() -> int:
+    """Bytes of the control group's page cache that nobody is using: a model file that was read counts there."""
+    for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines():
+        if line.startswith("inactive_file "):
+            return int(line.split()[1])
+    return 0
+
+
 def available_bytes() -> int | None:
     """Memory that could be taken without pushing others out, control group honoured; None where unknown."""
     candidates = []
@@ -48,7 +56,7 @@ def available_bytes() -> int | None:
             Path(f"/sys/fs/cgroup/memory.{name}").read_text().strip() for name in ("max", "current")
         )
         if limit != "max":
-            candidates.append(max(0, int(limit) - int(used)))
+            candidates.append(max(0, int(limit) - int(used)) + _reclaimable())
     except (OSError, ValueError):
         pass
     if candidates:

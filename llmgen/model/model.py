@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ from llmgen.kernels.pool import KERNELS, ThreadTeam
 from llmgen.kernels.threads import default_threads
 from llmgen.model.archs import architecture
 from llmgen.model.cache import CacheLayout, Sequence
-from llmgen.model.config import ModelConfig, read_config
+from llmgen.model.config import MAX_CONTEXT, ModelConfig, read_config
 from llmgen.model.interrupt import WATCHER
 from llmgen.model.memory import Arena, available_bytes
 from llmgen.model.pace import Pace
@@ -78,6 +80,7 @@ class Model:
         self._library.require(needed, progress)
         self._workspace = _Workspace(self._token, self._prompt)
         self._team = ThreadTeam(n_threads, self._library)
+        _models.add(self)
 
     @classmethod
     def load(
@@ -102,8 +105,8 @@ class Model:
         if config.vocab_size < 1:
             raise LLMGenError(f"{file.path} holds no token_embd.weight matrix, so it has no weights to run")
         n_ctx = _default_context(config, kv_type) if n_ctx is None else n_ctx
-        if n_ctx < 1:
-            raise UsageError(f"the context is {n_ctx} tokens, expected at least 1 (-c)")
+        if not 1 <= n_ctx <= MAX_CONTEXT:
+            raise UsageError(f"the context is {n_ctx} tokens, expected 1 to {MAX_CONTEXT} (-c)")
         n_threads = default_threads() if n_threads is None else n_threads
         if not 1 <= n_threads <= _MAX_THREADS:
             raise UsageError(f"{n_threads} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
@@ -146,15 +149,18 @@ class Model:
         ContextFullError, Interrupted.
         """
         tokens = self._checked(ids)
+        if logits not in ("last", "all", "none"):
+            raise UsageError(f"logits is {logits!r}, expected 'last', 'all' or 'none'")
         with self._running():
             self._check_room(seq, len(tokens))
+            memory = seq.memory()
             out = np.empty((len(tokens), self.config.vocab_size), np.float32) if logits == "all" else None
             size = min(self._chunk, self.max_outputs) if logits == "all" else self._chunk
             for at in range(0, len(tokens), size):
                 part = tokens[at : at + size]
                 wanted = {"all": len(part), "none": 0, "last": int(at + size >= len(tokens))}[logits]
                 seq.touch(seq.length + len(part))
-                self._control.prompt(part, seq.length, seq.address, wanted)
+                self._control.prompt(part, seq.length, memory.ctypes.data, wanted)
                 self._fill_tables(self._prompt, seq.length + len(part))
                 self._run(self._prompt, len(part))
                 seq.commit(len(part))
@@ -179,7 +185,8 @@ class Model:
             for seq in seqs:
                 self._check_room(seq, 1)
                 seq.touch(seq.length + 1)
-            self._control.tokens(tokens, [s.length for s in seqs], [s.address for s in seqs])
+            memories = [s.memory() for s in seqs]
+            self._control.tokens(tokens, [s.length for s in seqs], [m.ctypes.data for m in memories])
             self._fill_tables(self._token, max(s.length for s in seqs) + 1)
             self._run(self._token, 1)
             for seq in seqs:
@@ -230,6 +237,10 @@ class Model:
             raise LLMGenError("this model is closed; load it again")
 
     def _check_room(self, seq: Sequence, n: int) -> None:
+        if seq.layout is not self.layout:
+            raise UsageError(
+                "this sequence belongs to another model; make one with new_sequence of this model"
+            )
         if n > seq.room():
             raise ContextFullError(
                 f"{n} more tokens do not fit: the context holds {self.n_ctx} and {seq.length} are taken; "
@@ -270,6 +281,19 @@ def _default_context(config: ModelConfig, kv_type: str) -> int:
             break
         n_ctx = max(n_ctx // 2, _LEAST_CONTEXT)
     return n_ctx
+
+
+_models: weakref.WeakSet[Model] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """In a forked child: a thread that held a lock did not come along."""
+    for model in list(_models):
+        model._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class _Control:

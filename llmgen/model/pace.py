@@ -14,12 +14,11 @@ asked how many threads want to run at this moment.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from pathlib import Path
 from statistics import median
-
-from llmgen.kernels.threads import usable_cores
 
 _PROBE_RUNS = 4  # runs that are timed before the counts are compared ...
 _PROBE_SECONDS = 0.05  # ... unless they took this long together
@@ -46,7 +45,8 @@ class Pace:
     def choose(self, n_tokens: int) -> int:
         """Threads for the next run, of ``n_tokens`` tokens."""
         if self._all > 1 and n_tokens >= _LONG_RUN:
-            return max(1, min(self._all, usable_cores() - _busy_neighbours(self._all)))
+            free = (os.cpu_count() or 1) - _busy_neighbours(self._all)  # both speak of the whole machine
+            return max(1, min(self._all, free))
         return self.current
 
     def report(self, n_threads: int, n_tokens: int, wall: float, lost: float, waits: int) -> None:

@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmgen.kernels.layout import (
+    COLUMN_SUMS,
     FIELDS,
     KEY_BLOCK,
     MAX_COLUMNS,
     PANEL_ROWS,
     RECORDS,
+    ROW_STATE,
+    SCORE_ROWS,
     TILE_BLOCK,
     TILE_TOKENS,
 )
@@ -34,8 +37,6 @@ from llmgen.model.program import EVERYTHING, Access, At, Each, Step, Value
 from llmgen.model.rope import RopeTable
 from llmgen.model.weights import Matrix, Vector
 
-_STATE = 64  # bytes before o in a row state of attention
-_SCORE_ROWS = 8  # rows of scores that attention's scratch must hold at least
 COUNT_TOKENS = 8 * FIELDS["n_tokens"]
 COUNT_OUTPUTS = 8 * FIELDS["n_outputs"]
 
@@ -264,7 +265,7 @@ class Recorder(ABC):
         first, last = share(w.n_rows, rows_unit(w.n_rows))
         kernels = w.kernels
         steps, tail = divmod(w.n_cols, kernels.step)
-        scratch = self.scratch(MAX_COLUMNS * 128)
+        scratch = self.scratch(MAX_COLUMNS * COLUMN_SUMS)
         args = [
             w.address,
             w.row_bytes,
@@ -418,14 +419,14 @@ class TokenRecorder(Recorder):
         cache = self.layout.layers[layer]
         q = _latest(q)
         group = self.config.n_heads // cache.n_kv_heads
-        state = _STATE + _floats(cache.head_dim)
+        state = ROW_STATE + _floats(cache.head_dim)
         seen = (
             min(-(-cache.window // KEY_BLOCK) + 1, cache.blocks)
             if self.config.is_local(layer)
             else cache.blocks
         )
         partial = Value(0, state * group * seen * cache.n_kv_heads, self.max_tokens, False)
-        scratch = self.scratch(_SCORE_ROWS * KEY_BLOCK * 4)
+        scratch = self.scratch(SCORE_ROWS * KEY_BLOCK * 4)
         rest = [partial, seen, scratch, self.run]
         blocks = self._attention_args(q, cache, 0, 0) + rest
         accesses: list[Access] = [(q, EVERYTHING, False), (self._cache_written, EVERYTHING, False)]
@@ -514,8 +515,8 @@ class PromptRecorder(Recorder):
         cache = self.layout.layers[layer]
         out = self.value(q.n, private=False, partition=("attended", layer))
         rows = TILE_TOKENS * (self.config.n_heads // cache.n_kv_heads)
-        state = _STATE + _floats(cache.head_dim)
-        nbytes = _SCORE_ROWS * KEY_BLOCK * 4 + rows * (cache.head_dim * 4 + state) + 64
+        state = ROW_STATE + _floats(cache.head_dim)
+        nbytes = SCORE_ROWS * KEY_BLOCK * 4 + rows * (cache.head_dim * 4 + state) + 64
         scratch = self.scratch(nbytes)
         args = [*self._attention_args(q, cache, out, out.stride), 0, 0, scratch, self.run]
         accesses: list[Access] = [(q, EVERYTHING, False), (self._cache_written, EVERYTHING, False)]

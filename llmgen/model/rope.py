@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from llmgen.model.config import RopeScaling
-from llmgen.model.memory import anonymous
+from llmgen.model.memory import Arena
 
 _STEP = 256  # positions added at a time
 
@@ -35,11 +35,8 @@ class RopeTable:
         self.n_rot, self.neox = n_rot, neox
         self._filled = 0
         self._n_ctx = n_ctx
-        # anonymous memory is touched only where it is filled
-        self._memory = anonymous(max(4, n_ctx * n_rot * 8))
-        self._table = np.frombuffer(self._memory, dtype=np.float32)[: n_ctx * 2 * n_rot].reshape(
-            n_ctx, 2, n_rot
-        )
+        self._memory = Arena(max(4, n_ctx * n_rot * 8), "the table of rotary positions")
+        self._table = self._memory.data.view(np.float32)[: n_ctx * 2 * n_rot].reshape(n_ctx, 2, n_rot)
         self.address = self._table.ctypes.data if n_rot and n_ctx else 0
         self._frequencies, self._magnitude = _frequencies(n_rot, base, scaling or RopeScaling(), factors)
 

@@ -70,8 +70,8 @@ class Weights:
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Matrix:
         """The matrix ``name``, which must be [n_rows, n_cols]."""
         if (bound := self._bound.get(name)) is not None:
-            assert isinstance(bound, Matrix)
-            return bound
+            if isinstance(bound, Matrix) and (bound.n_rows, bound.n_cols) == (n_rows, n_cols):
+                return bound
         tensor = self._tensor(name, (n_cols, n_rows))
         kernels = TABLE.get(tensor.type.name.lower())
         if kernels is None:
@@ -100,8 +100,8 @@ class Weights:
     def vector(self, name: str, n: int, rows: int = 1) -> Vector:
         """The float vector ``name`` of n values (or ``rows`` times n)."""
         if (bound := self._bound.get(name)) is not None:
-            assert isinstance(bound, Vector)
-            return bound
+            if isinstance(bound, Vector) and (bound.n, bound.rows) == (n, rows):
+                return bound
         tensor = self._tensor(name, (n,) if rows == 1 else (n, rows))
         return self._copied(name, _as_float32(tensor), n, rows)
 

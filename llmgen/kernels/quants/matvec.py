@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmgen.kernels.abi import arg, inline, run_field, step
-from llmgen.kernels.layout import MAX_COLUMNS
+from llmgen.kernels.layout import COLUMN_SUMS, MAX_COLUMNS
 from llmgen.kernels.quants import floats, kquants, legacy
 from llmgen.kernels.simd import (
     load_f32x8,
@@ -25,7 +25,6 @@ from llmgen.kernels.simd import (
 
 AHEAD = 4096
 """Bytes ahead of a row's reading that its weights are asked for."""
-_ACC = 128  # bytes of one column's running sums: 64 for a, up to 64 for m
 
 # Arguments of the step, in order.
 (
@@ -108,13 +107,13 @@ def _make(quant: Any) -> Any:
                 if row == tail_row:
                     p = tail_address
                 for c in range(n):
-                    store_f32x16(sums + _ACC * c, zero_f32x16())
-                    store_min(sums + _ACC * c + 64, zero_min())
+                    store_f32x16(sums + COLUMN_SUMS * c, zero_f32x16())
+                    store_min(sums + COLUMN_SUMS * c + 64, zero_min())
                 x = x0
                 for _ in range(steps):
                     u = unpack(p)
                     for c in range(n):
-                        s = sums + _ACC * c
+                        s = sums + COLUMN_SUMS * c
                         a, m = fold(u, x + c * x_stride, load_f32x16(s), load_min(s + 64))
                         store_f32x16(s, a)
                         store_min(s + 64, m)
@@ -124,12 +123,12 @@ def _make(quant: Any) -> Any:
                     if tail:
                         u = unpack_tail(p, tail)
                         for c in range(n):
-                            s = sums + _ACC * c
+                            s = sums + COLUMN_SUMS * c
                             a, m = fold(u, x + c * x_stride, load_f32x16(s), load_min(s + 64))
                             store_f32x16(s, a)
                             store_min(s + 64, m)
                 for c in range(n):
-                    s = sums + _ACC * c
+                    s = sums + COLUMN_SUMS * c
                     store_f32(out + c * out_stride + 4 * row, finish(load_f32x16(s), load_min(s + 64)))
 
     return step(matvec)

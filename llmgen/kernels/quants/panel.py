@@ -91,7 +91,7 @@ def block_step(bits: int, has_min: bool, halves: bool) -> Any:
     """``step(f, weights, x, groups)``: add one block of 32 weights to the TOKENS sums f.
 
     With ``halves`` every 16 weights have their own scale and offset.  groups: how
-    many groups of four one inner loop takes (``.groups`` of the result); it comes in
+    many groups of four one inner loop takes (returned beside the step); it comes in
     as a value because the compiler, if it could see it, would unroll the loop, put
     all groups of a token together, and spill the weights.
     """
@@ -152,10 +152,13 @@ def block_step(bits: int, has_min: bool, halves: bool) -> Any:
 ) = range(16)
 
 
-def _make(quant: Any, panel_bytes: int) -> Any:
+def _make(quant: Any, key: str) -> Any:
+    panel_bytes, groups_of_table = TABLE[key].panel_bytes, TABLE[key].groups
     weights_of, scales_of = quant.weights, quant.panel_scales
     block_bytes, sub_blocks = quant.nbytes, quant.sub_blocks
-    add_block, _ = block_step(quant.bits, not quant.signed, quant.halves)
+    add_block, inner = block_step(quant.bits, not quant.signed, quant.halves)
+    if NATIVE is False and inner != groups_of_table:
+        raise ValueError(f"the table says {groups_of_table} groups, the panel kernel takes {inner}")
 
     @inline
     def row_address(weights, row_bytes, row, n_rows, tail_row, tail_address):  # type: ignore[no-untyped-def]
@@ -242,11 +245,11 @@ def _make(quant: Any, panel_bytes: int) -> Any:
     return step(panel)
 
 
-q4_0, q4_1 = _make(legacy.Q4_0, TABLE["q4_0"].panel_bytes), _make(legacy.Q4_1, TABLE["q4_1"].panel_bytes)
-q5_0, q5_1 = _make(legacy.Q5_0, TABLE["q5_0"].panel_bytes), _make(legacy.Q5_1, TABLE["q5_1"].panel_bytes)
-q8_0 = _make(legacy.Q8_0, TABLE["q8_0"].panel_bytes)
-q4_k, q5_k = _make(kquants.Q4_K, TABLE["q4_k"].panel_bytes), _make(kquants.Q5_K, TABLE["q5_k"].panel_bytes)
-q6_k = _make(kquants.Q6_K, TABLE["q6_k"].panel_bytes)
+q4_0, q4_1 = _make(legacy.Q4_0, "q4_0"), _make(legacy.Q4_1, "q4_1")
+q5_0, q5_1 = _make(legacy.Q5_0, "q5_0"), _make(legacy.Q5_1, "q5_1")
+q8_0 = _make(legacy.Q8_0, "q8_0")
+q4_k, q5_k = _make(kquants.Q4_K, "q4_k"), _make(kquants.Q5_K, "q5_k")
+q6_k = _make(kquants.Q6_K, "q6_k")
 
 
 @intrinsic
