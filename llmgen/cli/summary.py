@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from llmgen.cli.options import EngineOptions
@@ -119,20 +118,10 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
     """
     from llmgen.cli.versions import kernel_level
     from llmgen.kernels.threads import usable_cores
-    from llmgen.model import read_config
-    from llmgen.model.archs import architecture
-    from llmgen.model.cache import CacheLayout
-    from llmgen.model.model import CHUNK
-    from llmgen.model.recorder import TokenRecorder
-    from llmgen.model.weights import Weights
+    from llmgen.model import dry_run
 
     try:
-        config = read_config(file)
-        build = architecture(config.architecture)
-        n_ctx = engine.n_ctx or config.context_length
-        config = replace(config, n_ctx=n_ctx)
-        layout = CacheLayout(config, n_ctx, min(CHUNK, n_ctx), engine.kv_type or "f16")
-        build(TokenRecorder(config, layout, 0), Weights(file), config)
+        config, layout = dry_run(file, engine.n_ctx, engine.kv_type or "f16")
     except LLMGenError as error:
         return {"error": str(error)}
     return {
@@ -147,7 +136,7 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
         },
         "window": config.window or None,
         "context_length": config.context_length,
-        "n_ctx": n_ctx,
+        "n_ctx": config.n_ctx,
         "kv_type": layout.kv_type,
         "kv_bytes_per_token": layout.bytes_per_token,
         "kv_bytes_per_context": layout.bytes_for(n_ctx),

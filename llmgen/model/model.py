@@ -28,7 +28,9 @@ from llmgen.model.interrupt import WATCHER
 from llmgen.model.memory import Arena, available_bytes
 from llmgen.model.pace import Pace
 from llmgen.model.program import Plan
-from llmgen.model.recorder import PromptRecorder, Recorder, TokenRecorder
+from llmgen.model.prompt_recorder import PromptRecorder
+from llmgen.model.recorder import Recorder
+from llmgen.model.token_recorder import TokenRecorder
 from llmgen.model.weights import Weights
 
 CHUNK = 512
@@ -269,6 +271,20 @@ class Model:
         first = value.offset
         rows = self._workspace.shared.data[first : first + value.stride * n].view(np.float32)
         return rows.reshape(n, value.stride // 4)[:, : self.config.vocab_size]
+
+
+def dry_run(file: GGUFFile, n_ctx: int | None = None, kv_type: str = "f16") -> tuple[ModelConfig, CacheLayout]:
+    """What ``Model.load`` would make of a file, without kernels, threads or memory.
+
+    The forward pass is recorded once, which checks every tensor's name, shape and type.
+    Raises as ``load`` does.
+    """
+    config = read_config(file)
+    build = architecture(config.architecture)
+    config = replace(config, n_ctx=n_ctx or _default_context(config, kv_type))
+    layout = CacheLayout(config, config.n_ctx, min(CHUNK, config.n_ctx), kv_type)
+    build(TokenRecorder(config, layout, 0), Weights(file), config)
+    return config, layout
 
 
 def _default_context(config: ModelConfig, kv_type: str) -> int:
