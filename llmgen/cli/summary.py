@@ -139,7 +139,7 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
         "n_ctx": config.n_ctx,
         "kv_type": layout.kv_type,
         "kv_bytes_per_token": layout.bytes_per_token,
-        "kv_bytes_per_context": layout.bytes_for(n_ctx),
+        "kv_bytes_per_context": layout.bytes_for(config.n_ctx),
         "threads": engine.n_threads or usable_cores(),
         "kernel_level": kernel_level(),
     }
