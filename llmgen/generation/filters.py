@@ -22,7 +22,7 @@ from llmgen.generation.candidates import (
     total_and_entropy,
 )
 
-_LEAST_TEMPERATURE = 1e-6
+LEAST_TEMPERATURE = 1e-6
 _USUAL_DISTANCE = 20.0  # of a language model's mean logit from its largest
 _FEW = 64
 
@@ -111,7 +111,7 @@ def xtc(c: Candidates, probability: float, threshold: float, u: float) -> Candid
 
 def temperature(c: Candidates, temp: float) -> Candidates:
     """logits / temp.  Below 1e-6, which no float32 difference survives, 1e-6 is used."""
-    divisor = max(temp, _LEAST_TEMPERATURE)
+    divisor = max(temp, LEAST_TEMPERATURE)
     logits = native.scaled(c.logits, c.peak, divisor)
     return c.replace(
         (c.logits - c.logits.dtype.type(c.peak)) / divisor if logits is None else logits, c.ordered

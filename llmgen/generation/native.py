@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.errors import KernelError
-from llmgen.kernels.layout import SAMPLING_BLOCK, SAMPLING_KERNELS, SAMPLING_LANES
+from llmgen.kernels.layout import (
+    CHOICE_FIELDS,
+    CHOICE_MOST_K,
+    SAMPLING_BLOCK,
+    SAMPLING_KERNELS,
+    SAMPLING_LANES,
+    choice_room,
+)
 from llmgen.kernels.library import KernelLibrary
 
 Floats = NDArray[np.float32]
@@ -119,3 +126,59 @@ def nearness(x: NDArray[Any], center: float) -> Floats | None:
         return None
     out = np.empty(len(x), dtype=np.float32)
     return out if _call("sampling:nearness", x, (center,), out) else None
+
+
+class Chooser:
+    """A whole sampling step in one call (see kernels/choice.py), with the memory that it works in.
+
+    Not for several threads at a time.
+    """
+
+    def __init__(
+        self,
+        n_vocab: int,
+        *,
+        temp: float,
+        top_k: int = 0,
+        typical_p: float = 1.0,
+        top_p: float = 1.0,
+        log_min_p: float = -np.inf,
+    ) -> None:
+        self._takes_k = top_k <= CHOICE_MOST_K
+        self._room = np.empty(choice_room(n_vocab), dtype=np.float32)
+        self._ids = np.empty(n_vocab, dtype=np.int64)  # touched as far as there are candidates
+        self._values = np.zeros(len(CHOICE_FIELDS), dtype=np.float64)
+        given = {"temp": temp, "top_k": top_k, "typical_p": typical_p, "top_p": top_p, "log_min_p": log_min_p}
+        for name, value in given.items():
+            self._values[CHOICE_FIELDS[name]] = value
+        self._memory = (_address(self._values), _address(self._room), _address(self._ids))
+
+    def choose(self, x: NDArray[Any], u: float, mu: float = -np.inf) -> tuple[int, float] | None:
+        """The token that a uniform ``u`` chooses from logits float32 [n_vocab], and its probability.
+
+        ``mu`` is Mirostat's, in bits.  The probability is told where candidates were
+        cut out.  None where the kernel does not apply, or no logit is finite, or one is NaN.
+        """
+        function = _function("choice:choose") if self._takes_k and _fits(x) else None
+        if function is None:
+            return None
+        self._values[CHOICE_FIELDS["u"]] = u
+        self._values[CHOICE_FIELDS["mu"]] = mu
+        values, room, ids = self._memory
+        token = function(_address(x), len(x), values, _values.address, room, ids)
+        return None if token < 0 else (token, float(self._values[CHOICE_FIELDS["share"]]))
+
+
+def head(x: NDArray[Any], k: int) -> tuple[NDArray[np.int64], float] | None:
+    """The k best tokens in order, and ln sum e^x; None as in :meth:`Chooser.choose`."""
+    function = _function("choice:head") if _fits(x) and k <= CHOICE_MOST_K else None
+    if function is None:
+        return None
+    room, ids = np.empty(choice_room(len(x)), dtype=np.float32), np.empty(len(x), dtype=np.int64)
+    values = np.zeros(len(CHOICE_FIELDS), dtype=np.float64)
+    memory = _address(values), _values.address, _address(room), _address(ids)
+    count = function(_address(x), len(x), k, *memory)
+    if count < 0:
+        return None
+    total = float(values[CHOICE_FIELDS["peak"]] + np.log(values[CHOICE_FIELDS["total"]]))
+    return ids[:count].copy(), total

@@ -16,6 +16,7 @@ lower token id comes first.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable
 from copy import copy
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.errors import LLMGenError, UsageError
-from llmgen.generation import filters, mirostat, penalties
+from llmgen.generation import filters, mirostat, native, penalties
 from llmgen.generation.candidates import Candidates, Weights
 from llmgen.generation.dry import Breakers, dry
 from llmgen.generation.events import TokenScore
@@ -39,6 +40,7 @@ from llmgen.generation.rng import LANE_TOKEN, LANE_XTC, random_seed, uniform
 Stage = Callable[[Candidates], Candidates]
 
 _CHANGES_LOGITS = ("penalties", "dry")
+_AT_ONCE = ("top_k", "typ_p", "top_p", "min_p", "temperature")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Sampler:
         for token in prompt_ids:
             self._accept(token)
         self._stages = self._chain()
+        self._chooser = self._make_chooser()
 
     def sample(self, logits: NDArray[np.float32]) -> Choice:
         """Choose the next token from float32 [n_vocab] (not changed) and remember it.
@@ -99,14 +102,34 @@ class Sampler:
         Raises :class:`LLMGenError` where the logits are NaN or all -inf.
         """
         started = time.perf_counter()
-        c = self.distribution(logits)
-        index = self._draw(c)
-        token = c.token(index)
-        choice = Choice(token, self._score(c, logits, token))
-        self._accept(token)
+        choice = self._choose_at_once(logits) or self._choose_in_steps(logits)
+        self._accept(choice.token_id)
         self.step += 1
         self.sampling_s += time.perf_counter() - started
         return choice
+
+    def _choose_in_steps(self, logits: NDArray[np.float32]) -> Choice:
+        c = self.distribution(logits)
+        token = c.token(self._draw(c))
+        return Choice(token, self._score(c, logits, token))
+
+    def _choose_at_once(self, logits: NDArray[np.float32]) -> Choice | None:
+        """The same by one compiled call, for the usual samplers in the usual order; None where it does not apply."""
+        if self._chooser is None:
+            return None
+        c = self.biased(Candidates(None, logits))
+        for stage in self._changing:
+            c = stage(c)
+        p = self.params
+        u = 0.0 if p.greedy else uniform(self.seed, self.step, LANE_TOKEN)
+        found = self._chooser.choose(c.logits, u, self.mu if p.mirostat and not p.greedy else -np.inf)
+        if found is None:
+            return None
+        token, share = found
+        if p.mirostat and not p.greedy:
+            observed = -math.log2(max(share, 1e-300))
+            self.mu = mirostat.update(self.mu, observed, p.mirostat_tau, p.mirostat_eta)
+        return Choice(token, self._score(c, logits, token))
 
     def distribution(self, logits: NDArray[np.float32]) -> Candidates:
         """The candidates after every stage; a token is drawn from the softmax of their logits."""
@@ -124,6 +147,7 @@ class Sampler:
         twin.history = self.history.copy()
         twin._breakers = copy(self._breakers)
         twin._stages = twin._chain()  # the stages are bound to their sampler
+        twin._chooser = twin._make_chooser()
         return twin
 
     def accept(self, token: int) -> None:
@@ -179,6 +203,31 @@ class Sampler:
         else:
             chain = [self._stage(name) for name in p.samplers]
         return [stage for stage in chain if stage is not None]
+
+    def _make_chooser(self) -> native.Chooser | None:
+        """What does all stages but those that change logits in one call; None where these options need the steps."""
+        p = self.params
+        active = [name for name in p.samplers if self._stage(name) is not None]
+        front = [name for name in active if name in _CHANGES_LOGITS]
+        self._changing = [stage for stage in map(self._stage, front) if stage is not None]
+        if p.logprobs is not None and p.logprobs_mode == "processed":
+            return None
+        if p.greedy:
+            return native.Chooser(self.n_vocab, temp=0.0)
+        temp = max(p.temp, filters.LEAST_TEMPERATURE)
+        if p.mirostat:
+            return native.Chooser(self.n_vocab, temp=temp) if p.mirostat == 2 else None
+        if active != front + [name for name in _AT_ONCE if name in active] or p.dynatemp_range > 0:
+            return None
+        on = {name: name in active for name in _AT_ONCE}
+        return native.Chooser(
+            self.n_vocab,
+            temp=temp if on["temperature"] else 1.0,
+            top_k=p.top_k if on["top_k"] else 0,
+            typical_p=p.typical_p if on["typ_p"] else 1.0,
+            top_p=p.top_p if on["top_p"] else 1.0,
+            log_min_p=math.log(p.min_p) if on["min_p"] else -math.inf,
+        )
 
     def _stage(self, name: str) -> Stage | None:
         """The named sampler with its options, or None where they switch it off."""

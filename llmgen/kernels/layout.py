@@ -82,9 +82,27 @@ SAMPLING_LANES = 16
 SAMPLING_KERNELS = {
     "sampling:exp_sums": 4,
     "sampling:exp_dots": 5,
+    "choice:choose": 6,
+    "choice:head": 7,
     "sampling:maxima": 4,
     "sampling:moments": 5,
     "sampling:scaled": 4,
     "sampling:nearness": 4,
 }
 """The sampler's kernels and the number of their arguments."""
+
+CHOICE_FIELDS = {
+    name: i
+    for i, name in enumerate(
+        ("temp", "top_k", "typical_p", "top_p", "log_min_p", "mu", "u", "scratch", "peak", "share", "total")
+    )
+}
+"""What the kernel of a whole sampling step is told, float64 each, and what it tells: the largest logit,
+the chosen token's probability, and the sum of e^(logit - largest)."""
+CHOICE_MOST_K = 4096
+"""The largest top_k that it takes."""
+
+
+def choice_room(n_vocab: int) -> int:
+    """float32 values that it needs: maxima, sums of blocks, a heap."""
+    return (SAMPLING_LANES + 1) * -(-n_vocab // SAMPLING_BLOCK) + CHOICE_MOST_K

@@ -297,7 +297,7 @@ def _compile_in_children(names: list[str], level: str, progress: Progress | None
 
 def _expected_cost(name: str) -> int:
     """Rough order of compile times."""
-    weights = {"attention": 9, "panel": 6, "matvec": 4}
+    weights = {"attention": 9, "choice": 8, "panel": 6, "matvec": 4}
     return max((cost for word, cost in weights.items() if word in name), default=1)
 
 

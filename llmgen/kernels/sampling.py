@@ -26,6 +26,7 @@ from llmgen.kernels.simd import (
     i32x16,
     load_f32,
     load_f32x16,
+    max_f32x16,
     maximum,
     nearest,
     shift,
@@ -70,20 +71,55 @@ def _weight(d):  # type: ignore[no-untyped-def]
     return bits_float(float_bits(p) + _exponent(to_int(n)))
 
 
+@inline
+def total_of_block(x, start, n, values, peak):  # type: ignore[no-untyped-def]
+    """Sum of e^(x - peak) over the block that begins at ``start``; peak: 16 lanes."""
+    stop = min(n, start + SAMPLING_BLOCK)
+    whole = stop // 16 * 16
+    total = zero_f32x16()
+    for i in range(4 * start, 4 * whole, 64):
+        total = total + _weight(at_least(load_f32x16(x + i) - peak, _LOWEST()))
+    if whole < stop:
+        rest = _rest(x, whole, n, values, np.float32(-np.inf))
+        total = total + _weight(at_least(load_f32x16(rest) - peak, _LOWEST()))
+    return sum_f32x16(total)
+
+
+@inline
+def scaled_total_of_block(x, start, n, values, peak, divisor):  # type: ignore[no-untyped-def]
+    """Sum of e^((x - peak) / divisor) over a block; peak and divisor: 16 lanes."""
+    stop = min(n, start + SAMPLING_BLOCK)
+    whole = stop // 16 * 16
+    total = zero_f32x16()
+    for i in range(4 * start, 4 * whole, 64):
+        total = total + _weight(at_least((load_f32x16(x + i) - peak) / divisor, _LOWEST()))
+    if whole < stop:
+        rest = _rest(x, whole, n, values, np.float32(-np.inf))
+        total = total + _weight(at_least((load_f32x16(rest) - peak) / divisor, _LOWEST()))
+    return sum_f32x16(total)
+
+
+@inline
+def dot_of_block(x, start, n, values, peak):  # type: ignore[no-untyped-def]
+    """Sum of e^(x - peak) (x - peak) over a block."""
+    stop = min(n, start + SAMPLING_BLOCK)
+    whole = stop // 16 * 16
+    dot = zero_f32x16()
+    for i in range(4 * start, 4 * whole, 64):
+        distance = at_least(load_f32x16(x + i) - peak, _LOWEST())
+        dot = dot + _weight(distance) * distance
+    if whole < stop:
+        distance = at_least(load_f32x16(_rest(x, whole, n, values, np.float32(-np.inf))) - peak, _LOWEST())
+        dot = dot + _weight(distance) * distance
+    return sum_f32x16(dot)
+
+
 @native(I(I, I, I, I))
 def exp_sums(x: int, n: int, values: int, sums: int) -> int:
     """sums = sum of e^(x - values[0]) per block; values[0] is the largest x."""
     peak = splat(load_f32(values))
     for start in range(0, n, SAMPLING_BLOCK):
-        stop = min(n, start + SAMPLING_BLOCK)
-        whole = stop // 16 * 16
-        total = zero_f32x16()
-        for i in range(4 * start, 4 * whole, 64):
-            total = total + _weight(at_least(load_f32x16(x + i) - peak, _LOWEST()))
-        if whole < stop:
-            rest = _rest(x, whole, n, values, np.float32(-np.inf))
-            total = total + _weight(at_least(load_f32x16(rest) - peak, _LOWEST()))
-        store_f32(sums + 4 * (start // SAMPLING_BLOCK), sum_f32x16(total))
+        store_f32(sums + 4 * (start // SAMPLING_BLOCK), total_of_block(x, start, n, values, peak))
     return 0
 
 
@@ -92,30 +128,17 @@ def exp_dots(x: int, n: int, values: int, sums: int, dots: int) -> int:
     """The same, and dots = sum of e^(x - values[0]) (x - values[0]) per block."""
     peak = splat(load_f32(values))
     for start in range(0, n, SAMPLING_BLOCK):
-        stop = min(n, start + SAMPLING_BLOCK)
-        whole = stop // 16 * 16
-        total, dot = zero_f32x16(), zero_f32x16()
-        for i in range(4 * start, 4 * whole, 64):
-            distance = at_least(load_f32x16(x + i) - peak, _LOWEST())
-            weight = _weight(distance)
-            total = total + weight
-            dot = dot + weight * distance
-        if whole < stop:
-            rest = _rest(x, whole, n, values, np.float32(-np.inf))
-            distance = at_least(load_f32x16(rest) - peak, _LOWEST())
-            weight = _weight(distance)
-            total = total + weight
-            dot = dot + weight * distance
         block = 4 * (start // SAMPLING_BLOCK)
-        store_f32(sums + block, sum_f32x16(total))
-        store_f32(dots + block, sum_f32x16(dot))
+        store_f32(sums + block, total_of_block(x, start, n, values, peak))
+        store_f32(dots + block, dot_of_block(x, start, n, values, peak))
     return 0
 
 
-@native(I(I, I, I, I))
-def maxima(x: int, n: int, values: int, out: int) -> int:
-    """out = the largest of every 16th x in each block, 16 per block; NaN where one is NaN."""
+@inline
+def lane_maxima(x, n, values, out):  # type: ignore[no-untyped-def]
+    """out = the largest of every 16th x in each block, 16 per block; returns the largest of all, NaN where one is."""
     lowest = splat(np.float32(-np.inf))
+    top = lowest
     for start in range(0, n, SAMPLING_BLOCK):
         stop = min(n, start + SAMPLING_BLOCK)
         whole = stop // 32 * 32
@@ -125,7 +148,16 @@ def maxima(x: int, n: int, values: int, out: int) -> int:
             odd = maximum(odd, load_f32x16(x + i + 64))
         for i in range(whole, stop, 16):
             even = maximum(even, load_f32x16(_rest(x, i, n, values, np.float32(-np.inf))))
-        store_f32x16(out + 4 * SAMPLING_LANES * (start // SAMPLING_BLOCK), maximum(even, odd))
+        even = maximum(even, odd)
+        top = maximum(top, even)
+        store_f32x16(out + 4 * SAMPLING_LANES * (start // SAMPLING_BLOCK), even)
+    return max_f32x16(top)
+
+
+@native(I(I, I, I, I))
+def maxima(x: int, n: int, values: int, out: int) -> int:
+    """out = the largest of every 16th x in each block, 16 per block; NaN where one is NaN."""
+    lane_maxima(x, n, values, out)
     return 0
 
 

@@ -18,3 +18,9 @@ def compiled() -> None:
             continue
         done = llmgen("warmup", str(path), timeout=600)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """History and kept conversations go into a folder of the test's own."""
+    monkeypatch.setenv("LLMGEN_STATE", str(tmp_path_factory.mktemp("state")))

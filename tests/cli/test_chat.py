@@ -1,8 +1,14 @@
-"""``llmgen chat``: a first, small conversation."""
+"""``llmgen chat`` over pipes: a scripted conversation."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,20 +19,21 @@ from program import PROGRAM, environment, llmgen, refused
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
-def chat(*lines: str, options: tuple[str, ...] = ()) -> tuple[str, str]:
+def chat(*lines: str, options: tuple[str, ...] = (), code: int = 0, **changes: str) -> tuple[str, str]:
     """Stdout and stderr of a conversation from a pipe, with short greedy answers."""
     done = llmgen(
-        "chat",
-        str(smollm2()),
-        "--temp",
-        "0",
-        "-n",
-        "12",
-        *options,
+        *("chat", str(smollm2()), "--temp", "0", "-n", "12", *options),
         input="".join(f"{line}\n" for line in lines),
+        **changes,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
+
+
+def answers(*lines: str, options: tuple[str, ...] = (), code: int = 0) -> list[dict[str, Any]]:
+    """The JSON lines of a conversation."""
+    out, _ = chat(*lines, options=("--json", *options), code=code)
+    return [json.loads(line) for line in out.splitlines()]
 
 
 def test_the_conversation_goes_on() -> None:
@@ -40,40 +47,181 @@ def test_the_conversation_goes_on() -> None:
 
 
 def test_commands() -> None:
-    out, err = chat("/set max_tokens 1", "/set tmp 1", "/nothing", "/help", "/exit", "never read")
+    out, err = chat("/set max_tokens 1", "/set tmp 1", "/xyzzy", "/stat", "/help", "/exit", "never read")
     assert out == ""
     assert "did you mean temp" in err
-    assert "there is no command /nothing" in err
-    assert "/clear" in err
+    assert "there is no command /xyzzy; /help lists them" in err
+    assert "there is no command /stat; did you mean /stats?" in err
+    for command in ("/system", "/regen", "/undo", "/edit", "/continue", "/read", "/copy", "/model"):
+        assert f"\n{command} " in err
     short, err = chat("/set max_tokens 1", "Hi")
-    assert "[length: max_tokens]" in err
+    assert "[length: max_tokens; /continue goes on]" in err
     assert len(short.split()) <= 1
 
 
-def test_refusals() -> None:
-    assert "chat template" in refused(llmgen("chat", str(gemma3()), input="Hi\n"))
-    assert "--logprobs" in refused(llmgen("chat", str(smollm2()), "--logprobs", "1", input="Hi\n"), code=2)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
-def test_in_a_terminal() -> None:
-    import pexpect
-
-    program: Any = pexpect.spawn(
-        PROGRAM[0],
-        [*PROGRAM[1:], "chat", str(smollm2()), "--seed", "1", "--ignore-eos", "-n", "2000"],
-        env=environment(TERM="xterm-256color", PROMPT_TOOLKIT_NO_CPR="1"),  # type: ignore[arg-type]
-        encoding="utf-8",
-        timeout=60,
+def test_commands_that_need_something_there() -> None:
+    _, err = chat(
+        "/regen", "/undo", "/edit x", "/continue", "/copy", "/stats", "/save", "/clear now", "/help x"
     )
-    program.expect(">")
-    program.send("Tell me a long story.\r")
-    program.expect(r"story\.[\s\S]*\n[\s\S]*\w+ \w+ \w+ \w+")
-    program.sendintr()
-    program.expect("interrupted")
-    program.expect(">")
-    program.sendeof()
-    program.expect(pexpect.EOF)
-    program.wait()
-    assert program.exitstatus == 0
-    assert "Traceback" not in program.before
+    assert err.count("error: ") == 9
+    assert "there is no message yet" in err
+    assert "there is no answer to continue" in err
+    assert "/save needs more: /save FILE" in err
+    assert "/clear takes nothing after it" in err
+
+
+def test_each_turn_computes_only_its_new_tokens() -> None:
+    told = answers("My name is Zebulon.", "What is my name?", "Tell me a joke.", "/undo", "And now?")
+    seen = 0
+    for turn in told:
+        timings = turn["timings"]
+        assert timings["cached_tokens"] >= seen - 1
+        assert timings["cached_tokens"] + timings["prefill_tokens"] == turn["prompt_tokens"]
+        if turn is not told[2]:  # this one is taken back
+            seen = turn["prompt_tokens"] + turn["completion_tokens"]
+    _, err = chat("Hi", "Well?", "/stats", "/regen", "/stats")
+    assert err.count(" of them known") == 2
+    assert ", 1 new" in err  # the second time the whole prompt is known but its last token
+
+
+def test_undo_regen_edit_and_continue() -> None:
+    told = answers("Count to five.", "/regen", "/edit Name a colour.", "/undo", "/undo", "Count to five.")
+    texts = [turn["text"] for turn in told]
+    assert texts[0] == texts[1] == texts[3]
+    assert [turn["message"] for turn in told] == ["Count to five."] * 2 + ["Name a colour.", "Count to five."]
+    assert told[2]["text"] != texts[0]
+    whole = answers("Count to twenty.", options=("-n", "24"))[0]
+    halves = answers("Count to twenty.", "/continue")
+    joined = halves[0]["token_ids"] + halves[1]["token_ids"]
+    assert joined[:16] == whole["token_ids"][:16]  # later, the last bit of a logit may decide
+    assert halves[1]["timings"]["prefill_tokens"] <= 2
+    seeded = answers("Tell me a story.", "/regen", options=("--temp", "1", "--seed", "5"))
+    assert [turn["seed"] for turn in seeded] == [5, 6]
+
+
+def test_the_system_message() -> None:
+    out, err = chat("/system", "/system You are a pirate.", "/system", "/system -", "/system", "/show")
+    assert err.startswith("there is no system message\nthe system message is set\nYou are a pirate.\n")
+    assert "temp" in err
+    assert out == ""
+    _, err = chat("/show messages", options=("--system", "Be kind."))
+    assert err == "system: Be kind.\n"
+
+
+def test_saving_loading_and_resuming(tmp_path: Path) -> None:
+    path, page = tmp_path / "talk.json", tmp_path / "talk.md"
+    chat("My name is Zebulon.", f"/save {path}", f'/export "{page}"')
+    saved = json.loads(path.read_text())["messages"]
+    assert [message["role"] for message in saved] == ["user", "assistant"]
+    assert "## User\n\nMy name is Zebulon." in page.read_text()
+    out, err = chat(f"/load {path}", "What is my name?")
+    assert "Zebulon" in out
+    assert "2 messages from" in err
+    out, _ = chat("/show messages", "What is my name?", options=("--resume",))
+    assert "Zebulon" in out
+    _, err = chat("/show messages", options=("--resume",))
+    assert err.count("user: ") == 3
+    chats = sorted((Path(os.environ["LLMGEN_STATE"]) / "chats").iterdir())
+    chat("Hi", options=("--no-save",))
+    assert sorted((Path(os.environ["LLMGEN_STATE"]) / "chats").iterdir()) == chats
+    _, err = chat(f"/load {page}", "/load /none", "/save /proc/none/x")
+    assert err.count("error: ") == 3
+
+
+def test_files_go_with_the_next_message(tmp_path: Path) -> None:
+    note, long, odd = tmp_path / "note.txt", tmp_path / "long.txt", tmp_path / "odd.bin"
+    note.write_text("The password is swordfish.\n")
+    long.write_text("many words " * 3000)
+    odd.write_bytes(b"\xff\xfe\x00")
+    said = (f"/read {note}", "What is the password?", "Well?", "/show messages")
+    out, err = chat(*said, f"/read {long}", f"/read {odd}", "/read /none", options=("-c", "2000"))
+    assert "swordfish" in out
+    assert "user: note.txt:\n```\nThe password is swordfish.\n```\n\nWhat is the password?" in err
+    assert "note.txt, " in err
+    assert "are free in the context" in err
+    assert "is not UTF-8 text" in err
+    assert "cannot read /none" in err
+
+
+def test_a_full_context_is_said_before_and_never_silent() -> None:
+    lines = [f"Tell me about the number {n}." for n in range(6)]
+    small = ("-c", "180", "-n", "30")
+    _, err = chat(*lines, options=small, code=1)
+    assert "full (" in err
+    assert "of 180 tokens); when it is full, the conversation will stop" in err
+    assert "but the context holds 180" in err
+    _, err = chat(*lines, "/show messages", options=(*small, "--when-full", "drop", "--system", "Be brief."))
+    assert "messages are left out from now on" in err
+    assert "error" not in err
+    assert err.count("user: ") == 6  # all of them are still there to save
+    told = answers(*lines, options=small, code=1)
+    assert "error" in told[-1]
+    _, err = chat(*lines[:3], "/set when_full drop", *lines[3:], options=small)
+    assert "left out" in err
+
+
+def test_another_model(tmp_path: Path) -> None:
+    _, err = chat("Hi", f"/model {tmp_path}/none.gguf", f"/model {gemma3()}", "Hello", "/show")
+    assert "error: there is no file" in err or "no file" in err
+    assert "this model has no chat template" in err
+    assert "gemma3-270m.gguf" in err
+
+
+def test_a_model_without_a_template_is_explained() -> None:
+    done = llmgen("chat", str(gemma3()), "--temp", "0", "-n", "12", input="The capital of France?\n")
+    assert done.returncode == 0
+    assert "using a plain transcript of User: and Assistant:" in done.stderr
+    assert "--template gemma" in done.stderr
+    assert "User" not in done.stdout
+
+
+def test_a_slash_that_is_text_and_empty_lines() -> None:
+    [told] = answers("", "   ", "//etc is a folder")
+    assert told["message"] == "/etc is a folder"
+
+
+def test_refusals() -> None:
+    assert "--logprobs" in refused(llmgen("chat", str(smollm2()), "--logprobs", "1", input="Hi\n"), code=2)
+    assert "--think hide" in refused(llmgen("chat", str(smollm2()), "--think", "off", input="Hi\n"), code=2)
+    assert "--resume" in refused(llmgen("chat", str(smollm2()), "--resume", input="Hi\n"), code=2)
+
+
+@pytest.mark.parametrize(("think", "has"), [("show", True), ("hide", False)])
+def test_thoughts_that_the_template_begins(tmp_path: Path, think: str, has: bool) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n1 2 3 4 </think> 5 6 ")
+    done = llmgen(
+        *("chat", str(smollm2()), "--temp", "0", "-n", "5", "--template", str(template), "--think", think),
+        input="1 2 3 4 5 6 7 8 9\n",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    template.write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}<think>")
+    done = llmgen(
+        *("chat", str(smollm2()), "--temp", "0", "-n", "5", "--template", str(template), "--think", think),
+        input="1 2 3 4 5 6 7 8 9\n",
+    )
+    assert bool(done.stdout.strip()) is has
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_kill_loses_nothing_and_ctrl_c_ends_a_script() -> None:
+    for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
+        program = subprocess.Popen(
+            [*PROGRAM, "chat", str(smollm2()), "--ignore-eos", "-n", "7000", "--seed", "1"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        assert program.stdin is not None
+        assert program.stdout is not None
+        program.stdin.write(f"My name is Signal{number}.\n".encode())
+        program.stdin.flush()
+        program.stdout.read(20)
+        program.send_signal(number)
+        program.communicate(timeout=20)
+        assert program.returncode == code
+        time.sleep(0.1)
+        _, err = chat("/show messages", options=("--resume",))
+        assert f"Signal{number}" in err

@@ -89,6 +89,11 @@ def test_input_lines_keep_their_numbers(tmp_path: Path) -> None:
     found = list(read_lines(path))
     assert [line.number for line in found] == [0, 3, 4, 5]
     assert found[0].data.strip() == b'"a"'
-    assert [identity(line) for line in found] == [{"line": 1}, {"line": 4, "id": [1]}, {"line": 5}, {"line": 6}]
+    assert [identity(line) for line in found] == [
+        {"line": 1},
+        {"line": 4, "id": [1]},
+        {"line": 5},
+        {"line": 6},
+    ]
     assert found[0].digest == line_hash(b'"a"')
     assert identity(Line(0, "", b"[" * 100_000)) == {"line": 1}

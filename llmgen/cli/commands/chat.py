@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from contextlib import ExitStack, closing
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llmgen.cli.loading import open_llm
 from llmgen.cli.models import ModelArgument, model_path
-from llmgen.cli.options import EngineOptions, changed, model_options, sampling_options
-from llmgen.cli.output import generated, note, visible
-from llmgen.cli.templates import find_template
-from llmgen.errors import LLMGenError, TemplateError, UsageError
+from llmgen.cli.options import EngineOptions, model_options, sampling_options
+from llmgen.cli.output import note, visible
+from llmgen.cli.templates import TemplateOption, find_template, stops_of
+from llmgen.errors import UsageError
 from llmgen.generation.params import SamplingParams
 
 if TYPE_CHECKING:
     from llmgen import LLM
-    from llmgen.generation import GenerationStream, Session
+    from llmgen.cli.chat.conversation import Conversation
+    from llmgen.cli.chat.repl import Repl
+    from llmgen.tokenizer import ChatTemplate
 
-HELP = """\
-/set NAME VALUE   a sampling option, as in /set temp 0.2; without VALUE its default
-/system TEXT      start again with this system message; without TEXT with none
-/clear            start again
-/exit             leave (also Ctrl-D)
-Ctrl-C stops an answer."""
+
+class Think(StrEnum):
+    """What to do with a model's thoughts."""
+
+    show = "show"
+    fold = "fold"
+    hide = "hide"
+    off = "off"
+
+
+class WhenFull(StrEnum):
+    """What to do when the context is full."""
+
+    stop = "stop"
+    drop = "drop"
 
 
 @model_options
@@ -34,129 +46,133 @@ Ctrl-C stops an answer."""
 def command(
     model: ModelArgument,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")] = None,
+    template: TemplateOption = None,
+    think: Annotated[
+        Think, typer.Option("--think", help="A model's thoughts; off asks the template for none.")
+    ] = Think.show,
+    no_markdown: Annotated[bool, typer.Option("--no-markdown", help="Show answers as they are.")] = False,
+    when_full: Annotated[
+        WhenFull,
+        typer.Option("--when-full", help="A full context: stop, or drop the oldest turns (said aloud)."),
+    ] = WhenFull.stop,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout for each answer.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest conversation.")] = False,
+    no_save: Annotated[bool, typer.Option("--no-save", help="Do not keep it for --resume.")] = False,
     *,
     engine: EngineOptions,
     sampling: SamplingParams,
 ) -> None:
-    """Talk with a model that has a chat template.
+    """Talk with a model.
 
     Type a message and Enter; /help lists the commands. Without a terminal, every
-    line of stdin is a message.
+    line of stdin is a message or a command.
     """
-    if sampling.logprobs is not None:
-        raise UsageError("chat does not show --logprobs; use run --json for them")
+    from llmgen.cli.chat.conversation import Conversation
+    from llmgen.cli.chat.repl import Repl
+
+    if sampling.logprobs is not None and not json:
+        raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
+    models = _Models(engine, template, think)
     path = model_path(model)
-    if find_template(path, None) is None:
-        raise TemplateError(
-            "this model has no chat template, which a conversation needs; "
-            "complete plain text with `llmgen run`"
-        )
-    with open_llm(path, engine) as llm, llm.session() as session:
-        _Conversation(llm, session, sampling, system).run()
-
-
-@dataclass
-class _Conversation:
-    """The messages so far, and the loop that adds to them."""
-
-    llm: LLM
-    session: Session
-    sampling: SamplingParams
-    system: str | None
-    messages: list[dict[str, str]] = field(default_factory=list)
-
-    def run(self) -> None:
-        """Read and answer until the input ends or the user leaves."""
-        self._restart()
-        interactive = sys.stdin.isatty()
-        if interactive:
-            note("/help lists the commands; Ctrl-D leaves")
-        read = _prompting() if interactive else _lines()
-        while (line := read()) is not None:
-            try:
-                if line.startswith("/"):
-                    if not self._obey(line):
-                        return
-                elif line.strip():
-                    self._answer(line)
-            except LLMGenError as error:
-                note(f"error: {visible(error)}")
-
-    def _restart(self) -> None:
-        self.messages = [] if self.system is None else [{"role": "system", "content": self.system}]
-
-    def _obey(self, line: str) -> bool:
-        """Carry out a command; False means to leave."""
-        name, _, rest = line[1:].partition(" ")
-        match name:
-            case "exit" | "quit":
-                return False
-            case "help":
-                note(HELP)
-            case "clear":
-                self._restart()
-            case "system":
-                self.system = rest or None
-                self._restart()
-            case "set":
-                option, _, value = rest.strip().partition(" ")
-                self.sampling = changed(self.sampling, option, value.strip())
-            case _:
-                note(f"there is no command /{visible(name)}; /help lists them")
-        return True
-
-    def _answer(self, line: str) -> None:
-        """Answer a message; a failed one is taken back."""
-        self.messages.append({"role": "user", "content": line})
-        try:
-            stream = self.session.stream(self.llm.encode_chat(self.messages), self.sampling)
-            text = _show(stream)
-        except BaseException:
-            self.messages.pop()
-            raise
-        self.messages.append({"role": "assistant", "content": text})
-        result = stream.result
-        if result is not None and result.finish_reason != "stop":
-            note(f"[{result.finish_reason}: {result.finish_detail}]")
-
-
-def _show(stream: GenerationStream) -> str:
-    """Write the answer as it comes; Ctrl-C ends it, and what is there counts."""
     try:
-        for event in stream:
-            sys.stdout.write(generated(event.text))
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        stream.close()
+        llm, used = models.open(path)
+        talk = Conversation(
+            *(llm, used, sampling, _say, when_full.value),
+            template_options=_options(used, think),
+            stops=stops_of(used),
+        )
+        talk.system = system
+        repl = Repl(
+            talk,
+            path,
+            change=models.change,
+            think="show" if think is Think.off else think.value,  # type: ignore[arg-type]
+            markdown=not no_markdown,
+            json=json,
+            keep=not no_save,
+        )
+        if resume:
+            repl.resume()
+            talk.system = talk.system if system is None else system
+        with closing(talk):
+            code = _run(repl)
     finally:
-        sys.stdout.write("\n")
-        sys.stdout.flush()
-    return stream.text
+        models.close()
+    if code:
+        raise typer.Exit(code)
 
 
-def _lines() -> Callable[[], str | None]:
-    """Messages from a pipe, one a line."""
+class _Models:
+    """The open model, and the change to another one."""
 
-    def read() -> str | None:
-        line = sys.stdin.readline()
-        return line.rstrip("\r\n") if line else None
+    def __init__(self, engine: EngineOptions, template: str | None, think: Think) -> None:
+        self._engine, self._template, self._think = engine, template, think
+        self._open = ExitStack()
 
-    return read
+    def open(self, path: Path) -> tuple[LLM, ChatTemplate]:
+        """Load a model; an earlier one stays open."""
+        chosen = find_template(path, self._template)
+        llm = self._open.enter_context(open_llm(path, self._engine, chosen))
+        return llm, chosen or _stand_in(llm)
+
+    def change(self, talk: Conversation, name: str) -> Path:
+        """Load another model and let the conversation go on with it; then the first one goes.
+
+        A failure changes nothing.
+        """
+        path = model_path(name)
+        old, self._open = self._open, ExitStack()
+        try:
+            llm, template = self.open(path)
+            options = _options(template, self._think)
+        except BaseException:
+            self._open.close()
+            self._open = old
+            raise
+        talk.use(llm, template, stops_of(template), options)
+        old.close()
+        return path
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._open.close()
 
 
-def _prompting() -> Callable[[], str | None]:
-    """Messages from a terminal, with a history for this session."""
-    from prompt_toolkit import PromptSession
+def _run(repl: Repl) -> int:
+    """With a terminal to type at, or a pipe to read from."""
+    from llmgen.cli.chat import commands
+    from llmgen.cli.chat.reading import Lines, Prompt
 
-    session: PromptSession[str] = PromptSession()
+    if not sys.stdin.isatty():
+        return repl.run(Lines(), interactive=False)
+    note("/help lists the commands; Ctrl-D leaves")
+    prompt = Prompt(commands.HELP, lambda line: commands.completions(repl, line), repl.status)
+    return repl.run(prompt, interactive=True)
 
-    def read() -> str | None:
-        while True:
-            try:
-                return session.prompt("> ")
-            except KeyboardInterrupt:
-                note("Ctrl-D or /exit leaves")
-            except EOFError:
-                return None
 
-    return read
+def _say(sentence: str) -> None:
+    """A sentence that may hold words of a template."""
+    note(visible(sentence))
+
+
+def _stand_in(llm: LLM) -> ChatTemplate:
+    """A format for a model that brings no template; which, and why, is said."""
+    from llmgen.tokenizer import guess_format
+
+    names = [llm.metadata.get(f"general.{key}") for key in ("name", "finetune", "basename")]
+    format, why = guess_format(llm.tokenizer, names)
+    _say(f"this model has no chat template; using {format.description}, because {why}")
+    tokenizer = llm.tokenizer
+    bos, eos = ("" if id is None else tokenizer.token_text(id) for id in (tokenizer.bos_id, tokenizer.eos_id))
+    return format.template(bos, eos)
+
+
+def _options(template: ChatTemplate, think: Think) -> dict[str, Any]:
+    """What the template is told besides the messages."""
+    if think is not Think.off:
+        return {}
+    if "enable_thinking" not in template.source:
+        raise UsageError(
+            "this model's chat template cannot turn thoughts off; --think hide does not show them"
+        )
+    return {"enable_thinking": False}

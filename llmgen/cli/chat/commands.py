@@ -1,0 +1,264 @@
+"""What begins with a slash."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from llmgen.cli.chat import store
+from llmgen.cli.chat.clipboard import copy
+from llmgen.cli.chat.reading import expand
+from llmgen.cli.options import changed
+from llmgen.cli.output import note, shorten, size, visible
+from llmgen.errors import LLMGenError, UsageError
+
+if TYPE_CHECKING:
+    from llmgen.cli.chat.repl import Repl
+    from llmgen.generation import GenerationStream
+
+_MOST_BYTES = 4 << 20
+
+HELP = {
+    "/help": "[COMMAND]  what there is, or one of them",
+    "/system": "[TEXT]  show or set the system message; - for none",
+    "/set": "NAME VALUE  a sampling option, as in /set temp 0.2; without VALUE its default; also when_full stop|drop",
+    "/show": "[messages]  the options in effect, or the conversation",
+    "/regen": "answer the last message again",
+    "/undo": "take the last message and its answer back",
+    "/edit": "[TEXT]  change the last message and answer that",
+    "/continue": "go on with the last answer",
+    "/clear": "begin again; the system message stays",
+    "/save": "FILE  write the conversation as JSON",
+    "/load": "FILE  go on with a conversation that was saved",
+    "/export": "FILE  write the conversation as Markdown",
+    "/tokens": "how many tokens each message has, and the context",
+    "/stats": "speeds, and how much of the last prompt was new",
+    "/read": "FILE  put a text file into the next message",
+    "/copy": "put the last answer on the clipboard",
+    "/model": "PATH  go on with another model",
+    "/exit": "leave (also Ctrl-D)",
+}
+_KEYS = """\
+Alt-Enter begins a new line, and so does Enter between \"\"\" and \"\"\".
+Ctrl-C stops an answer and keeps it. A message that begins with // is sent with one slash."""
+
+
+def obey(repl: Repl, line: str) -> bool:
+    """Carry out a command; False means to leave.  Raises LLMGenError."""
+    name, _, rest = line.partition(" ")
+    rest = rest.strip()
+    if name in ("/exit", "/quit", "/bye"):
+        return False
+    action = _ACTIONS.get(name)
+    if action is None:
+        near = difflib.get_close_matches(name, HELP, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}?" if near else "/help lists them"
+        raise UsageError(f"there is no command {visible(name)}; {hint}")
+    if rest and name not in _TAKE_TEXT:
+        raise UsageError(f"{name} takes nothing after it, not {visible(shorten(rest, 40))!r}")
+    if not rest and name in _NEED_TEXT:
+        raise UsageError(f"{name} needs more: {name} {HELP[name]}")
+    action(repl, rest)
+    return True
+
+
+def completions(repl: Repl, line: str) -> Iterable[str]:
+    """Words that may follow a command."""
+    name = line.split(" ")[0]
+    if name == "/set":
+        return [*(field.name for field in dataclasses.fields(repl.talk.sampling)), "when_full"]
+    return {"/help": [c.removeprefix("/") for c in HELP], "/show": ["messages"]}.get(name, [])
+
+
+def _help(repl: Repl, rest: str) -> None:
+    name = "/" + rest.lstrip("/")
+    if rest and name not in HELP:
+        raise UsageError(f"there is no command {visible(name)}; /help lists them")
+    rows = [name] if rest else HELP
+    note("\n".join(f"{command.ljust(10)} {HELP[command]}" for command in rows))
+    if not rest:
+        note(_KEYS)
+
+
+def _system(repl: Repl, rest: str) -> None:
+    if rest:
+        repl.talk.system = None if rest == "-" else rest
+        note("no system message from now on" if rest == "-" else "the system message is set")
+    else:
+        note(visible(repl.talk.system or "there is no system message", keep="\n"))
+
+
+def _set(repl: Repl, rest: str) -> None:
+    name, _, value = rest.partition(" ")
+    value = value.strip()
+    if name.replace("-", "_") == "when_full":
+        if value not in ("stop", "drop", ""):
+            raise UsageError(f"when_full is stop or drop, not {value!r}")
+        repl.talk.when_full = "drop" if value == "drop" else "stop"
+    else:
+        repl.talk.sampling = changed(repl.talk.sampling, name, value)
+
+
+def _show(repl: Repl, rest: str) -> None:
+    if rest == "messages":
+        for message in repl.talk.messages:
+            note(f"{message['role']}: {visible(message['content'], keep=chr(10))}")
+        return
+    if rest:
+        raise UsageError(f"/show takes nothing or messages, not {visible(rest)!r}")
+    talk, default = repl.talk, type(repl.talk.sampling)()
+    rows = [
+        ("model", repl.path),
+        ("template", talk.template.name or "the model's"),
+        ("when_full", talk.when_full),
+    ]
+    for field in dataclasses.fields(talk.sampling):
+        value = getattr(talk.sampling, field.name)
+        rows.append((field.name, f"{value}{'' if value == getattr(default, field.name) else '  (changed)'}"))
+    note("\n".join(f"{name.ljust(22)} {visible(value)}" for name, value in rows))
+
+
+def _regen(repl: Repl, rest: str) -> None:
+    repl.regenerated += 1
+
+    def start() -> GenerationStream:
+        repl.talk.drop_answer()
+        return repl.talk.again(seed_shift=repl.regenerated)
+
+    repl.answer(start)
+
+
+def _undo(repl: Repl, rest: str) -> None:
+    text = repl.talk.undo()
+    repl.autosave()
+    note(f"taken back: {visible(shorten(text, 60))}")
+
+
+def _edit(repl: Repl, rest: str) -> None:
+    text = rest or repl.reader.edit(next(m["content"] for m in reversed(_users(repl))))
+    if text is None or not text.strip():
+        note("nothing changed" if rest or text is None else "an empty message: nothing changed")
+        return
+
+    def start() -> GenerationStream:
+        repl.talk.undo()
+        return repl.talk.ask(text)
+
+    repl.answer(start)
+
+
+def _users(repl: Repl) -> list[dict[str, str]]:
+    users = [m for m in repl.talk.messages if m["role"] == "user"]
+    if not users:
+        raise UsageError("there is no message yet; write one first")
+    return users
+
+
+def _continue(repl: Repl, rest: str) -> None:
+    repl.go_on()
+
+
+def _clear(repl: Repl, rest: str) -> None:
+    repl.talk.clear()
+    repl.begin_file()
+
+
+def _save(repl: Repl, rest: str) -> None:
+    path = expand(rest)
+    store.save(path, repl.content())
+    note(f"saved {len(repl.talk.messages)} messages in {visible(path)}")
+
+
+def _load(repl: Repl, rest: str) -> None:
+    repl.load(expand(rest))
+
+
+def _export(repl: Repl, rest: str) -> None:
+    path = expand(rest)
+    store.write_atomically(
+        path, store.as_markdown(repl.talk.messages, f"A conversation with {repl.path.stem}")
+    )
+    note(f"written to {visible(path)}")
+
+
+def _tokens(repl: Repl, rest: str) -> None:
+    talk = repl.talk
+    for message in talk.messages:
+        note(
+            f"{talk.count(message['content']):6d}  {message['role']}: {visible(shorten(message['content'], 50))}"
+        )
+    left_out = f"; the oldest {talk.left_out} messages are left out" if talk.left_out else ""
+    note(f"context: {talk.used} of {talk.llm.n_ctx} tokens{left_out}")
+
+
+def _stats(repl: Repl, rest: str) -> None:
+    last = repl.talk.last
+    if last is None:
+        raise UsageError("there is no answer yet; write a message first")
+    t = last.timings
+    speed = "" if t.prefill_tokens_per_s is None else f", {t.prefill_tokens_per_s:.1f} tokens/s"
+    note(
+        f"prompt: {last.prompt_tokens} tokens, {t.cached_tokens} of them known, {t.prefill_tokens} new{speed}"
+    )
+    speed = "" if t.decode_tokens_per_s is None else f", {t.decode_tokens_per_s:.1f} tokens/s"
+    first = "" if t.ttft_s is None else f", the first after {t.ttft_s:.2f} s"
+    note(f"answer: {last.completion_tokens} tokens{speed}{first}; {last.finish_detail}; seed {last.seed}")
+
+
+def _read(repl: Repl, rest: str) -> None:
+    path = expand(rest)
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise LLMGenError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError:
+        text = "" if len(data) > _MOST_BYTES else None  # type: ignore[assignment]
+    if len(data) > _MOST_BYTES:
+        raise LLMGenError(
+            f"{path} has more than {size(_MOST_BYTES)}, longer than any context; give a part of it"
+        )
+    if text is None:
+        raise LLMGenError(f"{path} is not UTF-8 text; convert it first")
+    tokens, room = repl.talk.count(text), repl.talk.llm.n_ctx - repl.talk.used
+    if tokens >= room:
+        raise LLMGenError(f"{path} has {tokens} tokens, but only {max(0, room)} are free in the context")
+    repl.files.append((path.name, text))
+    note(f"{visible(path.name)}, {tokens} tokens, goes with the next message")
+
+
+def _copy(repl: Repl, rest: str) -> None:
+    if repl.talk.answer is None:
+        raise UsageError("there is no answer to copy yet")
+    copy(repl.talk.answer)
+    note("copied")
+
+
+def _model(repl: Repl, rest: str) -> None:
+    repl.change_model(rest)
+
+
+_ACTIONS: dict[str, Callable[[Repl, str], None]] = {
+    "/help": _help,
+    "/system": _system,
+    "/set": _set,
+    "/show": _show,
+    "/regen": _regen,
+    "/undo": _undo,
+    "/edit": _edit,
+    "/continue": _continue,
+    "/clear": _clear,
+    "/save": _save,
+    "/load": _load,
+    "/export": _export,
+    "/tokens": _tokens,
+    "/stats": _stats,
+    "/read": _read,
+    "/copy": _copy,
+    "/model": _model,
+}
+_NEED_TEXT = frozenset(["/set", "/save", "/load", "/export", "/read", "/model"])
+_TAKE_TEXT = _NEED_TEXT | {"/help", "/system", "/show", "/edit"}

@@ -1,0 +1,184 @@
+"""What the user says: typed at a terminal, or lines from a pipe."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmgen.cli.chat.store import state_folder
+from llmgen.cli.output import note
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.document import Document
+    from prompt_toolkit.history import History
+    from prompt_toolkit.key_binding import KeyBindings
+
+QUOTES = '"""'
+
+
+class Lines:
+    """Messages from a pipe, one a line."""
+
+    def read(self) -> str | None:
+        """The next message; None at the end."""
+        line = sys.stdin.readline()
+        return line.rstrip("\r\n") if line else None
+
+    def edit(self, text: str) -> str | None:
+        """A pipe cannot edit."""
+        return None
+
+
+class Prompt:
+    """Messages from a terminal, with editing, history and completion."""
+
+    def __init__(
+        self, commands: dict[str, str], completions: Callable[[str], Iterable[str]], status: Callable[[], str]
+    ) -> None:
+        """``commands``: name -> help; ``completions``: words for a line so far; ``status``: the line below."""
+        from prompt_toolkit import PromptSession
+
+        self._status = status
+        self._session: PromptSession[str] = PromptSession(
+            history=_history(),
+            multiline=True,
+            key_bindings=_keys(),
+            completer=_completer(commands, completions),
+            complete_while_typing=False,
+            prompt_continuation=lambda width, line, wrapped: "" if wrapped else ". ".rjust(width),
+            bottom_toolbar=self._toolbar,
+            output=_output(),
+        )
+
+    def read(self) -> str | None:
+        """The next message; None when the user leaves."""
+        return self._ask("")
+
+    def edit(self, text: str) -> str | None:
+        """A text to change; None when the user gives it up."""
+        try:
+            return _unquoted(self._session.prompt("edit> ", default=text))
+        except (KeyboardInterrupt, EOFError):
+            return None
+
+    def _ask(self, default: str) -> str | None:
+        warned = False
+        while True:
+            try:
+                return _unquoted(self._session.prompt("> ", default=default))
+            except KeyboardInterrupt:
+                if warned and not self._session.default_buffer.text:
+                    return None
+                note("(Ctrl-C again or Ctrl-D leaves)")
+                warned = True
+            except EOFError:
+                return None
+
+    def _toolbar(self) -> Any:
+        from prompt_toolkit.formatted_text import FormattedText
+
+        return FormattedText([("", f" {self._status()} ")])
+
+
+def _unquoted(text: str) -> str:
+    """Without the quotes around a message of several lines."""
+    body = text.strip()
+    if body.startswith(QUOTES) and body.endswith(QUOTES) and len(body) >= 2 * len(QUOTES):
+        return body[len(QUOTES) : -len(QUOTES)].strip("\n")
+    return text.rstrip("\n")
+
+
+def _is_open(text: str) -> bool:
+    """Whether a message of several lines is still going on."""
+    body = text.strip()
+    return body.startswith(QUOTES) and not (len(body) >= 2 * len(QUOTES) and body.endswith(QUOTES))
+
+
+def _keys() -> KeyBindings:
+    """Enter sends, Alt-Enter and Ctrl-J begin another line."""
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def send(event: Any) -> None:
+        buffer = event.current_buffer
+        if buffer.complete_state and buffer.complete_state.current_completion:
+            buffer.complete_state = None
+        elif _is_open(buffer.text):
+            buffer.newline(copy_margin=False)
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def another_line(event: Any) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    return keys
+
+
+def _history() -> History:
+    """The history of all conversations, in a file that only the user may read."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    path = state_folder() / "history"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
+        if os.name == "posix":
+            path.chmod(0o600)
+    except OSError as error:
+        note(f"the history cannot be kept in {path}: {error.strerror or error}")
+        return InMemoryHistory()
+    return FileHistory(str(path))
+
+
+def _completer(commands: dict[str, str], completions: Callable[[str], Iterable[str]]) -> Any:
+    """Completes commands with their help, options after /set, and paths."""
+    from prompt_toolkit.completion import Completer, Completion, PathCompleter
+
+    paths = PathCompleter(expanduser=True)
+
+    class Commands(Completer):
+        """What may follow a slash."""
+
+        def get_completions(self, document: Document, event: Any) -> Iterable[Completion]:
+            line = document.text_before_cursor
+            name, blank, rest = line.partition(" ")
+            if not line.startswith("/") or "\n" in line:
+                return
+            if not blank:
+                for command, help in commands.items():
+                    if command.startswith(name):
+                        yield Completion(command, start_position=-len(name), display_meta=help)
+            elif name in ("/read", "/load", "/save", "/export", "/model"):
+                from prompt_toolkit.document import Document as Part
+
+                yield from paths.get_completions(Part(rest), event)
+            else:
+                for word in completions(line):
+                    if word.startswith(rest):
+                        yield Completion(word, start_position=-len(rest))
+
+    return Commands()
+
+
+def _output() -> Any:
+    """The terminal to draw on: stderr where stdout leads elsewhere."""
+    if sys.stdout.isatty():
+        return None
+    from prompt_toolkit.output import create_output
+
+    return create_output(stdout=sys.stderr)
+
+
+def expand(path: str) -> Path:
+    """A path as the user typed it, perhaps in quotes or with ~."""
+    path = path.strip()
+    if len(path) > 1 and path[0] == path[-1] and path[0] in "\"'":
+        path = path[1:-1]
+    return Path(path).expanduser()

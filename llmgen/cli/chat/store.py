@@ -1,0 +1,123 @@
+"""Conversations in files: JSON that a person can read, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from llmgen.errors import LLMGenError, UsageError
+
+STATE_VARIABLE = "LLMGEN_STATE"
+FORMAT = "llmgen conversation"
+VERSION = 1
+_KEPT = 100
+_MOST_BYTES = 64 << 20
+_TEXTS = ("role", "content", "reasoning_content")
+
+
+def state_folder() -> Path:
+    """Where the history and the latest conversations are: $LLMGEN_STATE, else the user's folder for that."""
+    chosen = os.environ.get(STATE_VARIABLE)
+    return Path(chosen) if chosen else Path(platformdirs.user_state_dir("llmgen", appauthor=False))
+
+
+def new_file() -> Path:
+    """A file for a conversation that begins now; the names sort by time."""
+    now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
+    return state_folder() / "chats" / f"{now}-{os.getpid()}.json"
+
+
+def latest_file() -> Path:
+    """The conversation that was written last.  Raises UsageError where there is none."""
+    files = sorted((state_folder() / "chats").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    if not files:
+        raise UsageError("there is no conversation to resume yet; leave --resume out")
+    return files[-1]
+
+
+def prune() -> None:
+    """Keep only the latest conversations that were saved by themselves."""
+    for path in sorted((state_folder() / "chats").glob("*.json"))[:-_KEPT]:
+        path.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Put the text into a file that only the user may read; a failure leaves the file as it was.
+
+    Raises LLMGenError.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A link stays a link; what it leads to is replaced.
+        target = path.resolve()
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise LLMGenError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def save(path: Path, content: dict[str, Any]) -> None:
+    """Write a conversation: ``messages`` and whatever else there is to say about it."""
+    saved = datetime.now(UTC).isoformat(timespec="seconds")
+    value = {"format": FORMAT, "version": VERSION, "saved": saved, **content}
+    write_atomically(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a conversation that :func:`save` wrote, or a bare list of messages.  Raises LLMGenError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise LLMGenError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(data) > _MOST_BYTES:
+        raise LLMGenError(f"{path} has more than {_MOST_BYTES >> 20} MB, expected a conversation")
+    try:
+        value = json.loads(data.decode("utf-8-sig", "surrogatepass"))
+    except (ValueError, RecursionError):
+        raise LLMGenError(f"{path} is not JSON, expected a conversation that /save wrote") from None
+    if isinstance(value, list):
+        value = {"messages": value}
+    if not isinstance(value, dict) or not _are_messages(value.get("messages")):
+        raise LLMGenError(f"{path} holds no list of messages, expected a conversation that /save wrote")
+    if isinstance(value.get("version"), int) and value["version"] > VERSION:
+        raise LLMGenError(
+            f"{path} has version {value['version']}, expected at most {VERSION}; get a newer llmgen"
+        )
+    return value
+
+
+def _are_messages(value: Any) -> bool:
+    """Whether this is a list of messages with texts in them, a system message only at its head."""
+    if not isinstance(value, list):
+        return False
+    for i, message in enumerate(value):
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            return False
+        if not all(isinstance(message.get(name, ""), str) for name in _TEXTS):
+            return False
+        if message["role"] not in (("system", "user") if i == 0 else ("user", "assistant")):
+            return False
+    return True
+
+
+def as_markdown(messages: list[dict[str, Any]], title: str) -> str:
+    """A conversation for people."""
+    out = [f"# {title}", ""]
+    for message in messages:
+        out += [f"## {message['role'].capitalize()}", "", message["content"].strip("\n"), ""]
+    return "\n".join(out)
