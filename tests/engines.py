@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llmgen.model import Model
 
 from llmgen.gguf import GGUFFile
+from llmgen.model import Model
 
 
 @contextmanager

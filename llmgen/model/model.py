@@ -273,7 +273,9 @@ class Model:
         return rows.reshape(n, value.stride // 4)[:, : self.config.vocab_size]
 
 
-def dry_run(file: GGUFFile, n_ctx: int | None = None, kv_type: str = "f16") -> tuple[ModelConfig, CacheLayout]:
+def dry_run(
+    file: GGUFFile, n_ctx: int | None = None, kv_type: str = "f16"
+) -> tuple[ModelConfig, CacheLayout]:
     """What ``Model.load`` would make of a file, without kernels, threads or memory.
 
     The forward pass is recorded once, which checks every tensor's name, shape and type.
