@@ -1,0 +1,193 @@
+"""``llmgen chat`` in a real terminal: typing, pasting, interrupting, resizing."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models import smollm2
+from program import PROGRAM, environment
+
+pytestmark = [
+    pytest.mark.usefixtures("compiled"),
+    pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal"),
+]
+ESCAPE = "\x1b"
+PASTE, END = "\x1b[200~", "\x1b[201~"
+
+
+class Terminal:
+    """A conversation in a pseudo-terminal that tells where its cursor is, as real ones do."""
+
+    def __init__(self, *options: str, **changes: str) -> None:
+        import pexpect
+
+        self.program: Any = pexpect.spawn(
+            PROGRAM[0],
+            [*PROGRAM[1:], "chat", str(smollm2()), *options],
+            env=environment(**({"TERM": "xterm-256color", "NO_COLOR": None} | changes)),  # type: ignore[arg-type]
+            encoding="utf-8",
+            timeout=60,
+            dimensions=(24, 80),
+        )
+        self.eof = pexpect.EOF
+        self.wait_for(r"/help lists the commands")
+        self.ready()
+
+    def wait_for(self, pattern: str) -> str:
+        """Read up to a pattern; questions for the cursor's place are answered on the way."""
+        seen = ""
+        while self.program.expect([pattern, r"\x1b\[6n"]):
+            seen += self.program.before
+            self.program.send("\x1b[20;1R")
+        return seen + str(self.program.before)
+
+    def ready(self) -> str:
+        """Read up to the next prompt."""
+        return self.wait_for(r"\x1b\[\?2004h") + self.wait_for(r"tokens \(")
+
+    def say(self, text: str) -> str:
+        """Type a message and Enter; returns what came until the next prompt."""
+        self.program.send(text + "\r")
+        self.wait_for(r"\x1b\[\?2004l")  # the prompt is done
+        return self.ready()
+
+    def messages(self) -> str:
+        """What /show messages says."""
+        return self.say("/show messages").replace("\r\n", "\n")
+
+    def leave(self) -> int:
+        """Leave with Ctrl-D; returns the exit code."""
+        self.program.sendeof()
+        return self.wait()
+
+    def wait(self) -> int:
+        self.program.expect(self.eof)
+        self.program.wait()
+        assert "Traceback" not in self.program.before
+        return int(self.program.exitstatus)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    yield from opened("--temp", "0", "-n", "8")
+
+
+def opened(*options: str) -> Iterator[Terminal]:
+    one = Terminal(*options)
+    yield one
+    one.program.close(force=True)
+
+
+def test_lines_pastes_and_history(terminal: Terminal) -> None:
+    terminal.say("first\x1b\rsecond")  # Alt-Enter
+    terminal.say('"""\rthird\rfourth"""')
+    terminal.say(f"{PASTE}fifth\nsixth{END}")
+    terminal.say("\u4e2d\u6587\U0001f389 wide\x1b[D\x1b[D\x1b[D\x1b[D\x7f\x1b[F!")  # Left, Backspace, End
+    shown = terminal.messages()
+    for text in ("user: first\nsecond\n", "user: third\nfourth\n", "user: fifth\nsixth\n"):
+        assert text in shown
+    assert "user: \u4e2d\u6587\U0001f389wide!\n" in shown
+    terminal.say("\x1b[A\x1b[A")  # up, past /show messages
+    assert terminal.messages().count("wide!") == 2
+    assert terminal.leave() == 0
+    history = Path(os.environ["LLMGEN_STATE"]) / "history"
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    assert "+first\n+second\n" in history.read_text()
+    again = Terminal("-n", "1")
+    again.program.send("\x1b[A")
+    again.wait_for("/show messages")
+    again.program.send("\x15")
+    assert again.leave() == 0
+
+
+def test_completion(terminal: Terminal) -> None:
+    terminal.program.send("/und\t")
+    terminal.wait_for("/undo")
+    terminal.program.send("\x15/set dry_base\t 2\r")
+    terminal.ready()
+    assert re.search(r"dry_base\s+2.0  \(changed\)", terminal.say("/show"))
+    assert terminal.leave() == 0
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_it() -> None:
+    for one in opened("--seed", "1", "--ignore-eos", "-n", "5000"):
+        one.program.send("Tell me a long story.\r")
+        one.wait_for(r"\x1b\[\?2004l")
+        one.wait_for(r"\w+ \w+ \w+ \w+ \w+ ")
+        started = time.monotonic()
+        one.program.sendintr()
+        one.wait_for(r"interrupted; /continue goes on")
+        assert time.monotonic() - started < 2
+        one.ready()
+        assert len(one.messages().partition("assistant: ")[2].split()) >= 4
+        one.say("/set max_tokens 3")
+        one.say("And then?")
+        one.program.send("half a line")
+        one.wait_for("half a line")
+        one.program.sendintr()
+        one.wait_for("Ctrl-C again or Ctrl-D leaves")
+        one.ready()
+        one.program.sendintr()
+        assert one.wait() == 0
+
+
+def test_edit_and_status(terminal: Terminal) -> None:
+    terminal.say("Name a colour.")
+    terminal.program.send("/edit\r")
+    terminal.wait_for("edit> ?")
+    terminal.wait_for("colour")
+    time.sleep(0.3)
+    terminal.program.send("\x7f\x7f\x7f\x7f\x7f\x7f\x7fflower.\r")
+    terminal.wait_for(r"\x1b\[\?2004l")
+    terminal.wait_for(r"\d+ / 8192 tokens \(\d+%\) \| [\d.]+ tokens/s")
+    assert "user: Name a flower." in terminal.messages()
+    assert "did you mean /regen?" in terminal.say("/regne")
+    assert terminal.leave() == 0
+
+
+def test_a_resize_in_the_middle(terminal: Terminal) -> None:
+    terminal.say("/set max_tokens 60")
+    terminal.program.send("Write a **long** line.\r")
+    terminal.wait_for(r"\x1b\[\?2004l")
+    for size in ((10, 30), (40, 120), (24, 20), (24, 80)):
+        terminal.program.setwinsize(*size)
+        time.sleep(0.05)
+    terminal.ready()
+    assert "user: Write a" in terminal.messages()
+    assert terminal.leave() == 0
+
+
+def test_what_the_model_writes_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    for one in opened("--temp", "0", "-n", "8", "--template", str(template)):
+        one.program.send(f"{PASTE}{20 * (ESCAPE + '[9m ')}{END}\r")
+        one.wait_for(r"\x1b\[\?2004l")
+        assert "\x1b[9m" not in one.ready()
+        shown = one.messages()
+        assert "\x1b[9m" not in shown
+        assert "\\x1b[9m" in shown
+        assert one.leave() == 0
+
+
+def test_fifty_turns() -> None:
+    for one in opened("--temp", "0", "-n", "4", "--ignore-eos"):
+        for turn in range(50):
+            one.say(f"Say {turn}.")
+        told = one.say("/stats")
+        new = re.search(r"(\d+) of them known, (\d+) new", told)
+        assert new is not None
+        assert int(new[2]) < 20 < 500 < int(new[1])
+        for _ in range(3):
+            one.say("/undo")
+        assert one.messages().count("user: Say") == 47
+        assert one.leave() == 0
