@@ -64,7 +64,6 @@ RUN_TOKENS = 8 * FIELDS["n_tokens"]
 RUN_IDS = 8 * FIELDS["ids"]
 RUN_POSITIONS = 8 * FIELDS["positions"]
 RUN_CACHES = 8 * FIELDS["caches"]
-RUN_OUTPUTS = 8 * FIELDS["n_outputs"]
 RUN_OUTPUT_ROWS = 8 * FIELDS["output_rows"]
 
 

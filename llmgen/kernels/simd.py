@@ -214,13 +214,11 @@ def scalar_storer(value_type: Any, memory: Any, narrow: str | Callable[[Any, Any
 
 
 load_f32x8, load_f32x16 = loader(f32x8), loader(f32x16)
-load_i32x16 = loader(i32x16)
 load_i16x16, load_i16x32 = loader(i16x16), loader(i16x32)
 load_i8x16, load_i8x32, load_i8x64 = loader(i8x16), loader(i8x32), loader(i8x64)
 store_f32x8, store_f32x16 = storer(f32x8), storer(f32x16)
-store_i32x4, store_i32x8, store_i32x16 = storer(i32x4), storer(i32x8), storer(i32x16)
 store_i16x16 = storer(i16x16)
-store_i8x16, store_i8x32, store_i8x64 = storer(i8x16), storer(i8x32), storer(i8x64)
+store_i8x16, store_i8x32 = storer(i8x16), storer(i8x32)
 
 load_f16 = unary(
     types.intp, types.float32, lambda b, a: half.extend(b, b.load(pointer(b, a), align=1, typ=ir.IntType(16)))
@@ -228,9 +226,7 @@ load_f16 = unary(
 load_f32 = scalar_loader(ir.FloatType(), types.float32)
 load_f64 = scalar_loader(ir.DoubleType(), types.float64)
 load_i64 = scalar_loader(I64, types.int64)
-load_i32 = scalar_loader(I32, types.int64, "sext")
 load_u32 = scalar_loader(I32, types.int64, "zext")
-load_u16 = scalar_loader(ir.IntType(16), types.int64, "zext")
 load_u8 = scalar_loader(ir.IntType(8), types.int64, "zext")
 load_s8 = scalar_loader(ir.IntType(8), types.int64, "sext")
 store_f16 = scalar_storer(types.float32, ir.IntType(16), half.narrow)
@@ -238,7 +234,6 @@ store_f32 = scalar_storer(types.float32, ir.FloatType())
 store_f64 = scalar_storer(types.float64, ir.DoubleType())
 store_i64 = scalar_storer(types.int64, I64)
 store_i32 = scalar_storer(types.int64, I32, "trunc")
-store_i8 = scalar_storer(types.int64, ir.IntType(8), "trunc")
 
 
 @intrinsic
@@ -294,23 +289,19 @@ zero_f32x8 = constant(f32x8, [0.0] * 8)
 zero_f32x16 = constant(f32x16, [0.0] * 16)
 zero_i32x16 = constant(i32x16, [0] * 16)
 join_i8x16 = shuffle2(i8x16, range(32))
-join_i8x32 = shuffle2(i8x32, range(64))
 repeat_i8x32 = shuffle(i8x32, list(range(32)) * 2)
 
 splat = unary(types.float32, f32x16, lambda b, v: splat_value(b, v, f32x16.llvm))
-splat_i32 = unary(types.int64, i32x16, lambda b, v: splat_value(b, b.trunc(v, I32), i32x16.llvm))
 to_float = cast(i32x16, f32x16, "sitofp")
 to_int = cast(f32x16, i32x16, "fptosi")
 to_i8 = cast(i32x16, i8x16, "trunc")
 to_i16 = cast(i32x16, i16x16, "trunc")
 widen_s8 = cast(i8x16, i32x16, "sext")
-widen_u8 = cast(i8x16, i32x16, "zext")
 float_bits = cast(f32x16, i32x16, "bitcast")
 bits_float = cast(i32x16, f32x16, "bitcast")
 
 
 half_to_f32x16 = unary(i16x16, f32x16, half.extend)
-to_half = unary(f32x16, i16x16, half.narrow)
 # a bfloat16 is the upper half of a float32
 bfloat_to_f32x16 = unary(
     i16x16,
@@ -332,7 +323,6 @@ def _named(name: str, vec: Vec, count: int) -> Any:
 
 
 fma = _named("llvm.fma.v16f32", f32x16, 3)
-fma8 = _named("llvm.fma.v8f32", f32x8, 3)
 absolute = _named("llvm.fabs.v16f32", f32x16, 1)
 nearest = _named("llvm.rint.v16f32", f32x16, 1)
 

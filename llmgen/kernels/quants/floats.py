@@ -108,4 +108,3 @@ class Floats:
 F32 = Floats(4, _load16_f32, load_f32)
 F16 = Floats(2, _load16_f16, load_f16)
 BF16 = Floats(2, _load16_bf16, _load1_bf16)
-BY_KEY = {"f32": F32, "f16": F16, "bf16": BF16}

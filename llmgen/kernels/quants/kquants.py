@@ -309,4 +309,3 @@ def _q6_k() -> Block:
 
 
 Q6_K = _q6_k()
-BY_KEY = {"q4_k": Q4_K, "q5_k": Q5_K, "q6_k": Q6_K}
