@@ -289,7 +289,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
         ("raise SystemExit('numba is not here')", "numba is not here"),
         ("import sys; sys.stdin.readline(); 1 / 0", "ZeroDivisionError"),
         ("import sys; print(sys.stdin.readline().upper())", "failed"),
-        ("import sys; print(sys.stdin.readline(), end='')", "cannot be read back"),
+        ("import sys; [print(line, end='', flush=True) for line in sys.stdin]", "cannot be read back"),
     ],
 )
 def test_a_compiler_that_dies_is_an_error(
