@@ -23,6 +23,7 @@ from llmgen.kernels.abi import (
 from llmgen.kernels.layout import RECORDS, TILE_BLOCK, TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG, TILE_TOKENS
 from llmgen.kernels.simd import (
     absolute,
+    i16x16,
     join_i8x16,
     load_f32,
     load_f32x16,
@@ -30,10 +31,10 @@ from llmgen.kernels.simd import (
     max_f32x16,
     maximum,
     nearest,
+    shuffle,
     splat,
     store_f32,
     store_f32x16,
-    store_i8x16,
     store_i8x32,
     store_i16x16,
     store_i32,
@@ -63,23 +64,21 @@ _SPLIT, _SUPER, _WIDE = (RECORDS[kind].nbytes for kind in ("split", "super", "wi
 
 @inline
 def put_split(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
-    p = rec + (block >> 2) * _SPLIT
-    k = block & 3
-    place = ((k & 1) << 1) | (k >> 1)  # blocks lie in the order 0, 2, 1, 3
-    store_i8x16(p + 16 * place, to_i8(q0))
-    store_i8x16(p + 64 + 16 * place, to_i8(q1))
-    store_f32(p + 128 + 8 * k, d)
-    store_f32(p + 132 + 8 * k, d * np.float32(sum_i32x16(q0 + q1)))
+    p = rec + block * _SPLIT
+    store_i8x32(p, join_i8x16(to_i8(q0), to_i8(q1)))
+    store_f32(p + 32, d)
+    store_f32(p + 36, d * np.float32(sum_i32x16(q0 + q1)))
+
+
+swap_inner = shuffle(i16x16, [4 * group + i for group in range(4) for i in (0, 2, 1, 3)])
 
 
 @inline
 def put_wide(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
-    p = rec + (block >> 2) * _WIDE
-    k = block & 3
-    store_i16x16(p + 64 * k, to_i16(q0))
-    store_i16x16(p + 64 * k + 32, to_i16(q1))
-    store_f32(p + 256 + 8 * k, d)
-    store_f32(p + 260 + 8 * k, d)
+    p = rec + block * _WIDE
+    store_i16x16(p, swap_inner(to_i16(q0)))
+    store_i16x16(p + 32, swap_inner(to_i16(q1)))
+    store_f32(p + 64, d)
 
 
 @inline

@@ -32,9 +32,7 @@ from llmgen.kernels.simd import (
     Vec,
     call_intrinsic,
     f32x16,
-    i8x32,
     i8x64,
-    i16x32,
     i32x16,
     offset,
     permute,
@@ -139,42 +137,27 @@ def dot4(typing_context: Any, u: Any, s: Any) -> Any:
     return i32x16(i8x64, i8x64), generate
 
 
-@intrinsic
-def dot4_pair(typing_context: Any, u0: Any, s0: Any, u1: Any, s1: Any) -> Any:
-    """i32x16: dot(u0, s0) + dot(u1, s1), weights of up to 6 bits."""
-
-    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        return emit_dots(b, [(args[0], args[1]), (args[2], args[3])], 6)
-
-    return i32x16(i8x64, i8x64, i8x64, i8x64), generate
+# ---- rows side by side: see quants/lanes.py ---------------------------------------------
 
 
-def _dot_shorts(b: Any, w: Any, x: Any) -> Any:
-    """i16 [32] times i16 [32], neighbours added, then the upper half added to the lower: i32 [8]."""
+def emit_sum(b: Any, pairs: list[tuple[Any, Any]], bits: int) -> Any:
+    """i32: the dots of (unsigned, signed) registers of bytes, added; the weights have ``bits`` bits."""
+    if not NATIVE:
+        return _wide_sum(b, [_pairs_to_i16(b, u, s) for u, s in pairs], ADDS[bits])
+    acc = _constant(32, WIDTH // 4, 0)
+    for u, s in pairs:
+        acc = _accumulate(b, acc, u, s)
+    return acc
+
+
+def emit_short_pairs(b: Any, w: Any, x: Any) -> Any:
+    """i16 [n] * i16 [n] -> i32 [n/2], neighbours added."""
+    n = w.type.count
     if LEVEL == "generic":
-        wide = b.mul(b.sext(w, _vector(32, 32)), b.sext(x, _vector(32, 32)))
-        pairs = b.add(permute(b, wide, range(0, 32, 2)), permute(b, wide, range(1, 32, 2)))
-        return b.add(permute(b, pairs, range(8)), permute(b, pairs, range(8, 16)))
-    halves = []
-    for part in (range(16), range(16, 32)):
-        operands = [permute(b, w, part), permute(b, x, part)]
-        halves.append(call_intrinsic(b, "llvm.x86.avx2.pmadd.wd", _vector(32, 8), operands))
-    return b.add(*halves)
-
-
-@intrinsic
-def dot2_blocks(typing_context: Any, w0: Any, x0: Any, w1: Any, x1: Any) -> Any:
-    """i32x16: dots of two blocks of 32 signed weights (i8x32) with 16-bit activations (i16x32), eight lanes each.
-
-    |w x| <= 128 * 32767 and a lane adds four of them, so nothing overflows.
-    """
-
-    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        shorts = [b.sext(w, _vector(16, 32)) for w in args[0::2]]
-        dots = [_dot_shorts(b, w, x) for w, x in zip(shorts, args[1::2], strict=True)]
-        return permute(b, dots[0], range(16), dots[1])
-
-    return i32x16(i8x32, i16x32, i8x32, i16x32), generate
+        wide = b.mul(b.sext(w, _vector(32, n)), b.sext(x, _vector(32, n)))
+        return b.add(permute(b, wide, range(0, n, 2)), permute(b, wide, range(1, n, 2)))
+    name = "llvm.x86.avx512.pmaddw.d.512" if n == 32 else "llvm.x86.avx2.pmadd.wd"
+    return call_intrinsic(b, name, _vector(32, n // 2), [w, x])
 
 
 # ---- a panel: 16 rows times TOKENS tokens ----------------------------------------------

@@ -47,10 +47,10 @@ class Record:
 
 
 RECORDS = {
-    # int8: first halves of the blocks 0, 2, 1, 3, then second halves | f32 [d0 e0 d1 e1 d2 e2 d3 e3]
-    "split": Record(128, 192),
-    # int16 in order | f32 [d0 d0 d1 d1 d2 d2 d3 d3]
-    "wide": Record(128, 320),
+    # int8 in order | f32 d, e | nothing
+    "split": Record(32, 48),
+    # int16, of every four in the order 0, 2, 1, 3 | f32 d | nothing
+    "wide": Record(32, 80),
     # int8 in order | f32 [d0..3 e0..3 d4..7 e4..7] | f32 d per 16 | f32 e per 16
     "super": Record(256, 448),
     # float32 in order, padded with zeros

@@ -1,9 +1,38 @@
-"""What the kernel templates need of a quantized type."""
+"""What the kernel templates need of a type."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one row at a time meets a generated token; its functions are inlined into the kernel.
+
+    a and m are running sums: of the products, and of the offsets' part.
+    """
+
+    step_bytes: int  # of weights that one step takes
+    x_bytes: int  # of the activation record per step
+    zero_min: Any  # () -> m: the start of the offsets' sum, f32x8 or f32x16
+    unpack: Any  # (p) -> u: the scales and weights of one step
+    fold: Any  # (u, x, a, m) -> (a, m): add the products with the record at x
+    finish: Any  # (a, m) -> the sum of the row
+    unpack_tail: Any = (
+        None  # (p, n) -> u: of its first n blocks, the others weigh nothing; None: rows are whole steps
+    )
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """How ``lanes.ROWS`` rows at a time meet a generated token, a block of 32 weights each."""
+
+    x_bytes: int  # of the activation record per block
+    unpack: Any  # (p, stride) -> u: the scales and weights of the block at p and of those a row further
+    dot: Any  # (u, x) -> the dot products with the 32 activations at x, integers, a lane for each row
+    scale: Any  # (u, dots, x, sums) -> sums: scaled and added
 
 
 @dataclass(frozen=True)
@@ -16,21 +45,11 @@ class Block:
     nbytes: int  # of a block in the file
     bits: int  # of a weight in a panel; 8: signed
     sub_blocks: int  # groups of 32 weights in a block
-    step: int  # blocks that the matrix-vector kernel takes at once
-    x_bytes: int  # of the activation record per step
-    zero_min: Any  # () -> m: the start of the offsets' sum, f32x8 or f32x16
-    unpack: Any  # (p) -> u: the scales and weights of one step
-    unpack_tail: Any  # (p, n) -> u: of its first n blocks, the others weigh nothing; None where step is 1
-    fold: Any  # (u, x, a, m) -> (a, m): add the products with the record at x
-    finish: Any  # (a, m) -> the sum of the row
-    weights: Any  # (p, j) -> i8x32: the j-th 32 weights of a block, in order
-    panel_scales: (
-        Any  # (p, o, stride): scales of a block to o, offsets to o + 64, the next 32 weights' at o + stride
-    )
-    dequantize: Any  # (p, out): the block as float32
+    dot: Row | Lanes
+    weights: Callable[..., Any]  # (p, j) -> i8x32: the j-th 32 weights of a block, in order
+    panel_scales: Callable[
+        ..., Any
+    ]  # (p, o, stride): scales of a block to o, offsets to o + 64, the next 32 weights' at o + stride
+    dequantize: Callable[..., Any]  # (p, out): the block as float32
     signed: bool = False  # there is no offset
     halves: bool = False  # every 16 weights have their own scale
-
-    @property
-    def step_bytes(self) -> int:
-        return self.step * self.nbytes

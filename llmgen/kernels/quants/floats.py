@@ -8,6 +8,8 @@ from llvmlite import ir
 from numba.core import types
 
 from llmgen.kernels.abi import inline
+from llmgen.kernels.layout import RECORDS
+from llmgen.kernels.quants.block import Row
 from llmgen.kernels.simd import (
     I64,
     bfloat_to_f32x16,
@@ -68,13 +70,8 @@ def _load1_bf16(p):  # type: ignore[no-untyped-def]
 class Floats:
     """What ``matvec``, ``panel`` and ``rows`` need of an unquantized type."""
 
-    zero_min = staticmethod(zero_f32x16)
-    step = 64
-    x_bytes = 256
-
     def __init__(self, size: int, load16: Any, load1: Any) -> None:
         self.nbytes = size
-        self.step_bytes = 64 * size
         self.load1 = load1
 
         @inline
@@ -101,7 +98,7 @@ class Floats:
         def dequantize(p, out):  # type: ignore[no-untyped-def]
             store_f32(out, load1(p))
 
-        self.unpack, self.unpack_tail, self.fold, self.finish = unpack, unpack_tail, fold, finish
+        self.dot = Row(64 * size, RECORDS["float"].nbytes, zero_f32x16, unpack, fold, finish, unpack_tail)
         self.dequantize = dequantize
 
 

@@ -21,8 +21,7 @@ from llmgen.kernels import half
 from llmgen.kernels.abi import inline
 from llmgen.kernels.dot import dot4
 from llmgen.kernels.layout import RECORDS
-from llmgen.kernels.quants.block import Block
-from llmgen.kernels.quants.legacy import high_nibbles, low_nibbles
+from llmgen.kernels.quants.block import Block, Row
 from llmgen.kernels.simd import (
     I32,
     I64,
@@ -90,6 +89,18 @@ block_scales = unary(types.intp, f32x16, _scales)
 spread_pairs = [shuffle(f32x16, [i] * 8 + [j] * 8) for i, j in ((0, 1), (2, 3), (8, 9), (10, 11))]
 spread01, spread23, spread45, spread67 = spread_pairs
 min_lanes = shuffle(f32x16, [4, 5, 6, 7, 12, 13, 14, 15])
+
+
+low_nibbles = unary(i8x64, i8x64, lambda b, v: b.and_(v, ir.Constant(i8x64.llvm, [15] * 64)))
+
+
+def _upper_nibbles(b: Any, v: Any) -> Any:
+    wide = b.bitcast(v, i64x8.llvm)
+    shifted = b.bitcast(b.lshr(wide, ir.Constant(i64x8.llvm, [4] * 8)), i8x64.llvm)
+    return b.and_(shifted, ir.Constant(i8x64.llvm, [15] * 64))
+
+
+high_nibbles = unary(i8x64, i8x64, _upper_nibbles)
 
 
 def _two_blocks(b: Any, v: Any) -> Any:
@@ -217,13 +228,7 @@ def _min_type(nbytes: int, nibbles: int, fifth: int | None) -> Block:
         nbytes=nbytes,
         bits=4 if fifth is None else 5,
         sub_blocks=8,
-        step=1,
-        x_bytes=RECORDS["super"].nbytes,
-        zero_min=zero_f32x16,
-        unpack=unpack,
-        unpack_tail=None,
-        fold=fold,
-        finish=finish,
+        dot=Row(nbytes, RECORDS["super"].nbytes, zero_f32x16, unpack, fold, finish),
         weights=weights,
         panel_scales=panel_scales,
         dequantize=dequantize,
@@ -294,13 +299,7 @@ def _q6_k() -> Block:
         nbytes=210,
         bits=6,
         sub_blocks=8,
-        step=1,
-        x_bytes=RECORDS["super"].nbytes,
-        zero_min=zero_f32x16,
-        unpack=unpack,
-        unpack_tail=None,
-        fold=fold,
-        finish=finish,
+        dot=Row(210, RECORDS["super"].nbytes, zero_f32x16, unpack, fold, finish),
         weights=weights,
         panel_scales=panel_scales,
         dequantize=dequantize,

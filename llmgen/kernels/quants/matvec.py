@@ -13,12 +13,12 @@ from typing import Any
 from llmgen.kernels.abi import arg, inline, run_field, step
 from llmgen.kernels.layout import COLUMN_SUMS, MAX_COLUMNS
 from llmgen.kernels.quants import floats, kquants, legacy
+from llmgen.kernels.quants.block import Lanes, Row
+from llmgen.kernels.quants.lanes import ROWS, first_row, load_rows, store_rows, zero_rows
 from llmgen.kernels.simd import (
-    load_f32x8,
     load_f32x16,
     prefetch,
     store_f32,
-    store_f32x8,
     store_f32x16,
     zero_f32x16,
 )
@@ -46,13 +46,11 @@ AHEAD = 4096
 ) = range(15)
 
 
-def _make(quant: Any) -> Any:
-    unpack, unpack_tail, fold, finish = quant.unpack, quant.unpack_tail, quant.fold, quant.finish
-    zero_min, step_bytes, x_bytes = quant.zero_min, quant.step_bytes, quant.x_bytes
-    has_tail = quant.step > 1
-    wide_min = quant.zero_min is zero_f32x16
-    load_min = load_f32x16 if wide_min else load_f32x8
-    store_min = store_f32x16 if wide_min else store_f32x8
+def _by_row(row: Row) -> Any:
+    """The kernel of a type that takes one row at a time."""
+    unpack, unpack_tail, fold, finish = row.unpack, row.unpack_tail, row.fold, row.finish
+    zero_min, step_bytes, x_bytes = row.zero_min, row.step_bytes, row.x_bytes
+    has_tail = unpack_tail is not None
 
     @inline
     def ask(p):  # type: ignore[no-untyped-def]
@@ -108,15 +106,15 @@ def _make(quant: Any) -> Any:
                     p = tail_address
                 for c in range(n):
                     store_f32x16(sums + COLUMN_SUMS * c, zero_f32x16())
-                    store_min(sums + COLUMN_SUMS * c + 64, zero_min())
+                    store_f32x16(sums + COLUMN_SUMS * c + 64, zero_min())
                 x = x0
                 for _ in range(steps):
                     u = unpack(p)
                     for c in range(n):
                         s = sums + COLUMN_SUMS * c
-                        a, m = fold(u, x + c * x_stride, load_f32x16(s), load_min(s + 64))
+                        a, m = fold(u, x + c * x_stride, load_f32x16(s), load_f32x16(s + 64))
                         store_f32x16(s, a)
-                        store_min(s + 64, m)
+                        store_f32x16(s + 64, m)
                     p += step_bytes
                     x += x_bytes
                 if has_tail:
@@ -124,14 +122,97 @@ def _make(quant: Any) -> Any:
                         u = unpack_tail(p, tail)
                         for c in range(n):
                             s = sums + COLUMN_SUMS * c
-                            a, m = fold(u, x + c * x_stride, load_f32x16(s), load_min(s + 64))
+                            a, m = fold(u, x + c * x_stride, load_f32x16(s), load_f32x16(s + 64))
                             store_f32x16(s, a)
-                            store_min(s + 64, m)
+                            store_f32x16(s + 64, m)
                 for c in range(n):
                     s = sums + COLUMN_SUMS * c
-                    store_f32(out + c * out_stride + 4 * row, finish(load_f32x16(s), load_min(s + 64)))
+                    store_f32(out + c * out_stride + 4 * row, finish(load_f32x16(s), load_f32x16(s + 64)))
 
     return step(matvec)
+
+
+def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
+    """The kernel of a type that takes a block of ROWS rows at a time."""
+    unpack, dot, scale, x_bytes = lanes.unpack, lanes.dot, lanes.scale, lanes.x_bytes
+    step_bytes = ROWS * block_bytes
+
+    @inline
+    def ask(p):  # type: ignore[no-untyped-def]
+        for line in range(0, step_bytes, 64):
+            prefetch(p + line)
+
+    def matvec(args: int, thread: int, n_threads: int) -> None:
+        """out[column][row] = weights[row] . x[column] for this thread's rows.
+
+        weights: rows of ROW_BYTES bytes, STEPS blocks each; x: records; out: f32.
+        """
+        row_bytes = arg(args, ROW_BYTES)
+        last = arg(args, LAST)
+        steps = arg(args, STEPS)
+        x_stride = arg(args, X_STRIDE)
+        out_stride = arg(args, OUT_STRIDE)
+        sums = arg(args, SCRATCH)
+        columns = run_field(arg(args, RUN), arg(args, COUNT))
+        for start in range(0, columns, MAX_COLUMNS):
+            n = min(MAX_COLUMNS, columns - start)
+            x0 = arg(args, X) + start * x_stride
+            row = arg(args, FIRST)
+            while row < last:
+                # behind the last whole group the same row stands in all lanes
+                whole = last - row >= ROWS
+                stride = row_bytes if whole else 0
+                p = arg(args, WEIGHTS) + row * row_bytes
+                following = p + ROWS * row_bytes
+                x = x0
+                out = arg(args, OUT) + start * out_stride + 4 * row
+                if n == 1:
+                    s = zero_rows()
+                    for _ in range(steps):
+                        ask(following)
+                        u = unpack(p, stride)
+                        s = scale(u, dot(u, x), x, s)
+                        p += block_bytes
+                        x += x_bytes
+                        following += step_bytes
+                    put(out, s, whole)
+                else:
+                    for c in range(n):
+                        store_rows(sums + COLUMN_SUMS * c, zero_rows())
+                    for _ in range(steps):
+                        ask(following)
+                        u = unpack(p, stride)
+                        # a column is scaled beside the next one's dots: each would wait for its own
+                        y = x
+                        s = sums
+                        dots = dot(u, y)
+                        for _ in range(n - 1):
+                            store_rows(s, scale(u, dots, y, load_rows(s)))
+                            y += x_stride
+                            s += COLUMN_SUMS
+                            dots = dot(u, y)
+                        store_rows(s, scale(u, dots, y, load_rows(s)))
+                        p += block_bytes
+                        x += x_bytes
+                        following += step_bytes
+                    for c in range(n):
+                        put(out + c * out_stride, load_rows(sums + COLUMN_SUMS * c), whole)
+                row += ROWS if whole else 1
+
+    return step(matvec)
+
+
+@inline
+def put(out, sums, whole):  # type: ignore[no-untyped-def]
+    """All lanes to out, or only the first."""
+    if whole:
+        store_rows(out, sums)
+    else:
+        store_f32(out, first_row(sums))
+
+
+def _make(quant: Any) -> Any:
+    return _by_row(quant.dot) if isinstance(quant.dot, Row) else _by_lanes(quant.nbytes, quant.dot)
 
 
 q4_0, q4_1 = _make(legacy.Q4_0), _make(legacy.Q4_1)

@@ -1,0 +1,205 @@
+"""Blocks of 32 weights, one block of each of ROWS rows at a time: a row's sum lives in one lane.
+
+    sum[row] += d[row] * dot(weights[row], q) * dx  (+ m[row] * e)
+
+with one instruction for all rows, block after block.  Nothing has to be added up across
+lanes, any number of blocks goes, and the arithmetic of a row is that of the panel kernel.
+
+For that the weights are turned so that a register holds a group of four (or two 16-bit)
+weights of every row, a row in each 32-bit lane; the four activations that they meet are
+spread over all lanes as they are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from llmgen.kernels import half
+from llmgen.kernels.dot import WIDTH, emit_short_pairs, emit_sum
+from llmgen.kernels.layout import RECORDS
+from llmgen.kernels.quants.block import Lanes
+from llmgen.kernels.simd import (
+    I32,
+    I64,
+    Vec,
+    call_intrinsic,
+    constant,
+    i8x16,
+    loader,
+    offset,
+    permute,
+    pointer,
+    splat_value,
+    storer,
+    unary,
+)
+
+ROWS = WIDTH // 4
+"""Rows that a step takes: as many as a register has 32-bit lanes."""
+f32_rows = Vec("f32", ROWS)
+"""A value per row."""
+i32_rows = Vec("i32", ROWS)
+load_rows, store_rows = loader(f32_rows), storer(f32_rows)
+zero_rows = constant(f32_rows, [0.0] * ROWS)
+first_row = unary(f32_rows, types.float32, lambda b, v: b.extract_element(v, ir.Constant(I32, 0)))
+_bytes, _shorts = Vec("i8", WIDTH), Vec("i16", WIDTH // 2)
+
+Loads = Callable[[int, Any], list[Any]]
+"""``rows(at, type)``: what lies ``at`` bytes behind the start of the block, of each row."""
+
+
+def lanes(has_offset: bool, weights: Callable[[Any, Loads], list[Any]], scales: Any, bits: int) -> Lanes:
+    """The functions of a type.
+
+    weights: (builder, rows) -> the registers of weights: by groups of four weights unsigned
+    bytes, or with ``bits`` 16 signed shorts, two registers a group.
+    scales: (builder, rows) -> [d] or, with ``has_offset``, [d, m], a float per row each.
+    """
+    wide = bits == 16
+    weight = _shorts if wide else _bytes
+    kind = types.Tuple([f32_rows] * (1 + has_offset) + [weight] * (16 if wide else 8))
+    x_bytes, d_at = (RECORDS["wide"].nbytes, 64) if wide else (RECORDS["split"].nbytes, 32)
+
+    @intrinsic
+    def unpack(typing_context: Any, p: Any, stride: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            starts = [b.add(args[0], b.mul(args[1], ir.Constant(I64, r))) for r in range(ROWS)]
+
+            def rows(at: int, memory: Any) -> list[Any]:
+                return [b.load(pointer(b, offset(b, p, at)), align=1, typ=memory) for p in starts]
+
+            return context.make_tuple(b, kind, [*scales(b, rows), *weights(b, rows)])
+
+        return kind(types.intp, types.intp), generate
+
+    @intrinsic
+    def dot(typing_context: Any, u: Any, x: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            w = [b.extract_value(args[0], i) for i in range(1 + has_offset, len(kind))]
+            return _wide_dots(b, w, args[1]) if wide else _dots(b, w, args[1], bits)
+
+        return i32_rows(kind, types.intp), generate
+
+    @intrinsic
+    def scale(typing_context: Any, u: Any, dots: Any, x: Any, sums: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            packed, dots, x, out = args
+            product = b.fmul(b.sitofp(dots, f32_rows.llvm), b.extract_value(packed, 0))
+            out = _fma(b, product, _scalar(b, x, d_at), out)
+            return _fma(b, b.extract_value(packed, 1), _scalar(b, x, d_at + 4), out) if has_offset else out
+
+        return f32_rows(kind, i32_rows, types.intp, f32_rows), generate
+
+    return Lanes(x_bytes, unpack, dot, scale)
+
+
+def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
+    return call_intrinsic(b, f"llvm.fma.v{ROWS}f32", f32_rows.llvm, [x, y, z])
+
+
+def _scalar(b: Any, x: Any, at: int) -> Any:
+    """The float at x + at for all rows."""
+    value = b.load(pointer(b, offset(b, x, at)), align=4, typ=ir.FloatType())
+    return splat_value(b, value, f32_rows.llvm)
+
+
+# ---- unpacking -----------------------------------------------------------------------
+
+
+def turned(b: Any, runs: Sequence[Any], words: Sequence[int] = range(4)) -> list[Any]:
+    """16 bytes of each row -> registers of bytes: the chosen words of four bytes, each of all rows, in their order."""
+    # register k: the rows k, k + 4 ... side by side, 128 bits each; then 4 x 4 words change places in each 128 bits
+    four = ir.VectorType(I32, 4)
+    v = [_joined(b, [b.bitcast(run, four) for run in runs[k::4]]) for k in range(4)]
+    out = []
+    for word in words:
+        low, high = (_zipped(b, v[k], v[k + 1], word & 2, 1) for k in (0, 2))
+        out.append(b.bitcast(_zipped(b, low, high, 2 * (word & 1), 2), _bytes.llvm))
+    return out
+
+
+def _joined(b: Any, parts: list[Any]) -> Any:
+    while len(parts) > 1:
+        parts = [
+            permute(b, x, range(2 * x.type.count), y) for x, y in zip(parts[::2], parts[1::2], strict=True)
+        ]
+    return parts[0]
+
+
+def _zipped(b: Any, x: Any, y: Any, first: int, run: int) -> Any:
+    """Of every 128 bits the words first, first + 1 of x and of y, alternating in runs."""
+    order = [(0, 0), (0, ROWS), (1, 0), (1, ROWS)] if run == 1 else [(0, 0), (1, 0), (0, ROWS), (1, ROWS)]
+    return permute(b, x, [c + first + i + of for c in range(0, ROWS, 4) for i, of in order], y)
+
+
+def first_words(b: Any, rows: Loads, at: int) -> Any:
+    """i32 [ROWS]: the word at ``at`` of each row, whose block has at least 12 more bytes."""
+    (words,) = turned(b, rows(at, i8x16.llvm), [0])
+    return b.bitcast(words, i32_rows.llvm)
+
+
+def first_halves(b: Any, words: Any) -> Any:
+    """f32 [ROWS]: the half-precision number in the lower half of each word."""
+    return half.extend(b, b.trunc(words, ir.VectorType(ir.IntType(16), ROWS)))
+
+
+def bytes_constant(value: int) -> Any:
+    """A register of equal bytes."""
+    return ir.Constant(_bytes.llvm, [value] * WIDTH)
+
+
+def low_nibbles(b: Any, v: Any) -> Any:
+    return b.and_(v, bytes_constant(15))
+
+
+def high_nibbles(b: Any, v: Any) -> Any:
+    # there is no shift of bytes: shift longer numbers and mask away what comes in from the neighbour
+    words = ir.VectorType(I64, WIDTH // 8)
+    return low_nibbles(
+        b, b.bitcast(b.lshr(b.bitcast(v, words), ir.Constant(words, [4] * words.count)), v.type)
+    )
+
+
+def with_fifth(b: Any, words: Any, registers: Sequence[Any]) -> list[Any]:
+    """16 added to the weights whose fifth bit is set; words: i32 [ROWS], bit i belongs to weight i of the block."""
+    rows = b.bitcast(words, _bytes.llvm)
+    out = []
+    for g, v in enumerate(registers):
+        bits = [1 << (4 * g + j) % 8 for j in range(4)] * ROWS
+        masks = ir.Constant(_bytes.llvm, [bit - 256 if bit == 128 else bit for bit in bits])
+        spread = permute(b, rows, [4 * row + g // 2 for row in range(ROWS) for _ in range(4)])
+        is_set = b.icmp_unsigned("==", b.and_(spread, masks), masks)
+        out.append(b.or_(v, b.select(is_set, bytes_constant(16), bytes_constant(0))))
+    return out
+
+
+def widened(b: Any, v: Any) -> list[Any]:
+    """Four signed bytes a row -> 16 bits: the first and third, the second and fourth."""
+    shorts = b.bitcast(v, _shorts.llvm)
+    eight = ir.Constant(_shorts.llvm, [8] * _shorts.n)
+    return [b.ashr(b.shl(shorts, eight), eight), b.ashr(shorts, eight)]
+
+
+# ---- dot products ----------------------------------------------------------------------
+
+
+def _spread(b: Any, x: Any, at: int, kind: Any) -> Any:
+    """The four bytes at x + at in every lane."""
+    word = b.load(pointer(b, offset(b, x, at)), align=1, typ=I32)
+    return b.bitcast(splat_value(b, word, ir.VectorType(I32, ROWS)), kind)
+
+
+def _dots(b: Any, w: Sequence[Any], x: Any, bits: int) -> Any:
+    """i32 [ROWS]: unsigned weights of ``bits`` bits times the 32 int8 at x."""
+    return emit_sum(b, [(v, _spread(b, x, 4 * g, v.type)) for g, v in enumerate(w)], bits)
+
+
+def _wide_dots(b: Any, w: Sequence[Any], x: Any) -> Any:
+    """i32 [ROWS]: signed weights times the 32 int16 at x; |w x| <= 128 * 32767, 32 of them fit."""
+    return reduce(b.add, [emit_short_pairs(b, v, _spread(b, x, 4 * i, v.type)) for i, v in enumerate(w)])
