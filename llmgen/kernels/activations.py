@@ -70,14 +70,14 @@ def put_split(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
     store_f32(p + 36, d * np.float32(sum_i32x16(q0 + q1)))
 
 
-swap_inner = shuffle(i16x16, [4 * group + i for group in range(4) for i in (0, 2, 1, 3)])
+evens_first = shuffle(i16x16, [*range(0, 16, 2), *range(1, 16, 2)])
 
 
 @inline
 def put_wide(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
     p = rec + block * _WIDE
-    store_i16x16(p, swap_inner(to_i16(q0)))
-    store_i16x16(p + 32, swap_inner(to_i16(q1)))
+    store_i16x16(p, evens_first(to_i16(q0)))
+    store_i16x16(p + 32, evens_first(to_i16(q1)))
     store_f32(p + 64, d)
 
 

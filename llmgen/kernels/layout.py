@@ -49,7 +49,7 @@ class Record:
 RECORDS = {
     # int8 in order | f32 d, e | nothing
     "split": Record(32, 48),
-    # int16, of every four in the order 0, 2, 1, 3 | f32 d | nothing
+    # int16, of every sixteen the even ones, then the odd ones | f32 d | nothing
     "wide": Record(32, 80),
     # int8 in order | f32 [d0..3 e0..3 d4..7 e4..7] | f32 d per 16 | f32 e per 16
     "super": Record(256, 448),

@@ -236,17 +236,23 @@ store_i64 = scalar_storer(types.int64, I64)
 store_i32 = scalar_storer(types.int64, I32, "trunc")
 
 
-@intrinsic
-def prefetch(typing_context: Any, address: Any) -> Any:
-    """Ask for the cache line at ``address``; harmless at any address."""
+def _prefetcher(locality: int) -> Any:
+    @intrinsic
+    def function(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), I32, I32, I32])
+            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+            hints = (ir.Constant(I32, v) for v in (0, locality, 1))
+            builder.call(function, [pointer(builder, args[0]), *hints])
+            return context.get_dummy_value()
 
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), I32, I32, I32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [pointer(builder, args[0]), *(ir.Constant(I32, v) for v in (0, 3, 1))])
-        return context.get_dummy_value()
+        return types.void(types.intp), generate
 
-    return types.void(types.intp), generate
+    return function
+
+
+prefetch, prefetch_far = _prefetcher(3), _prefetcher(2)
+"""``prefetch(address)``: ask for a cache line, into the first or the second cache; harmless at any address."""
 
 
 # ---- constants, permutations, conversions ---------------------------------------

@@ -47,8 +47,8 @@ def split_twin(x: np.ndarray) -> np.ndarray:
 def wide_twin(x: np.ndarray) -> np.ndarray:
     """The format "wide", uint8 [n, steps, bytes]."""
     q, d, _, _ = scaled(x, x.shape[1] // 32, 32767)
-    fours = q.astype(np.int16).reshape(*d.shape, 8, 4)[..., [0, 2, 1, 3]]
-    shorts = np.ascontiguousarray(fours).reshape(*d.shape, 32).view(np.uint8)
+    parted = q.astype(np.int16).reshape(*d.shape, 2, 8, 2).swapaxes(-1, -2)
+    shorts = np.ascontiguousarray(parted).reshape(*d.shape, 32).view(np.uint8)
     return np.concatenate([shorts, d[..., None].view(np.uint8)], axis=2)
 
 

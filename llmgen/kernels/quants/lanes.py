@@ -13,14 +13,12 @@ spread over all lanes as they are loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from llmgen.kernels import half
 from llmgen.kernels.dot import WIDTH, emit_short_pairs, emit_sum
 from llmgen.kernels.layout import RECORDS
 from llmgen.kernels.quants.block import Lanes
@@ -38,6 +36,7 @@ from llmgen.kernels.simd import (
     splat_value,
     storer,
     unary,
+    undefined,
 )
 
 ROWS = WIDTH // 4
@@ -114,9 +113,8 @@ def _scalar(b: Any, x: Any, at: int) -> Any:
 
 def turned(b: Any, runs: Sequence[Any], words: Sequence[int] = range(4)) -> list[Any]:
     """16 bytes of each row -> registers of bytes: the chosen words of four bytes, each of all rows, in their order."""
-    # register k: the rows k, k + 4 ... side by side, 128 bits each; then 4 x 4 words change places in each 128 bits
-    four = ir.VectorType(I32, 4)
-    v = [_joined(b, [b.bitcast(run, four) for run in runs[k::4]]) for k in range(4)]
+    # 4 x 4 words change places in each 128 bits
+    v = beside(b, runs)
     out = []
     for word in words:
         low, high = (_zipped(b, v[k], v[k + 1], word & 2, 1) for k in (0, 2))
@@ -124,12 +122,17 @@ def turned(b: Any, runs: Sequence[Any], words: Sequence[int] = range(4)) -> list
     return out
 
 
-def _joined(b: Any, parts: list[Any]) -> Any:
-    while len(parts) > 1:
-        parts = [
-            permute(b, x, range(2 * x.type.count), y) for x, y in zip(parts[::2], parts[1::2], strict=True)
-        ]
-    return parts[0]
+def beside(b: Any, runs: Sequence[Any]) -> list[Any]:
+    """16 bytes of each row -> four registers of words: the k-th holds the rows k, k + 4 ... side by side."""
+    four = ir.VectorType(I32, 4)
+    registers = []
+    for k in range(4):
+        parts = [b.bitcast(run, four) for run in runs[k::4]]
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [permute(b, x, range(2 * x.type.count), y) for x, y in pairs]
+        registers.append(parts[0])
+    return registers
 
 
 def _zipped(b: Any, x: Any, y: Any, first: int, run: int) -> Any:
@@ -144,9 +147,12 @@ def first_words(b: Any, rows: Loads, at: int) -> Any:
     return b.bitcast(words, i32_rows.llvm)
 
 
-def first_halves(b: Any, words: Any) -> Any:
-    """f32 [ROWS]: the half-precision number in the lower half of each word."""
-    return half.extend(b, b.trunc(words, ir.VectorType(ir.IntType(16), ROWS)))
+def gathered(b: Any, values: Sequence[Any]) -> Any:
+    """Scalars, one a row -> a vector."""
+    vector = undefined(ir.VectorType(values[0].type, ROWS))
+    for i, value in enumerate(values):
+        vector = b.insert_element(vector, value, ir.Constant(I32, i))
+    return vector
 
 
 def bytes_constant(value: int) -> Any:
@@ -180,7 +186,7 @@ def with_fifth(b: Any, words: Any, registers: Sequence[Any]) -> list[Any]:
 
 
 def widened(b: Any, v: Any) -> list[Any]:
-    """Four signed bytes a row -> 16 bits: the first and third, the second and fourth."""
+    """Signed bytes -> 16 bits: the even ones, the odd ones."""
     shorts = b.bitcast(v, _shorts.llvm)
     eight = ir.Constant(_shorts.llvm, [8] * _shorts.n)
     return [b.ashr(b.shl(shorts, eight), eight), b.ashr(shorts, eight)]
@@ -202,4 +208,18 @@ def _dots(b: Any, w: Sequence[Any], x: Any, bits: int) -> Any:
 
 def _wide_dots(b: Any, w: Sequence[Any], x: Any) -> Any:
     """i32 [ROWS]: signed weights times the 32 int16 at x; |w x| <= 128 * 32767, 32 of them fit."""
-    return reduce(b.add, [emit_short_pairs(b, v, _spread(b, x, 4 * i, v.type)) for i, v in enumerate(w)])
+    quarter = ir.VectorType(_shorts.llvm.element, 8)
+    sums: list[Any] = [None] * 4
+    for q in range(4):
+        run = b.load(pointer(b, offset(b, x, 16 * q)), align=1, typ=quarter)
+        repeated = permute(b, run, list(range(8)) * (ROWS // 4))
+        for k in range(4):
+            products = emit_short_pairs(b, w[4 * q + k], repeated)
+            sums[k] = b.add(sums[k], products) if sums[k] else products
+    # four words a row, the rows side by side: two rounds of adding up neighbours leave the rows in their order
+    low, high = (_neighbours(b, sums[k], sums[k + 1], 1) for k in (0, 2))
+    return _neighbours(b, low, high, 2)
+
+
+def _neighbours(b: Any, x: Any, y: Any, run: int) -> Any:
+    return b.add(_zipped(b, x, y, 0, run), _zipped(b, x, y, 2, run))

@@ -16,13 +16,15 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 
+from llmgen.kernels import half
 from llmgen.kernels.abi import inline
 from llmgen.kernels.quants.block import Block
 from llmgen.kernels.quants.lanes import (
     ROWS,
     Loads,
-    first_halves,
+    beside,
     first_words,
+    gathered,
     high_nibbles,
     lanes,
     low_nibbles,
@@ -46,6 +48,7 @@ from llmgen.kernels.simd import (
     unary,
 )
 
+I16 = ir.IntType(16)
 Emit = Callable[[Any, Loads], list[Any]]
 
 
@@ -55,20 +58,22 @@ def _nibble_rows(first: int, fifth: int | None) -> Emit:
     def emit(b: Any, rows: Loads) -> list[Any]:
         registers = turned(b, rows(first, i8x16.llvm))
         nibbles = [low_nibbles(b, v) for v in registers] + [high_nibbles(b, v) for v in registers]
-        return nibbles if fifth is None else with_fifth(b, first_words(b, rows, fifth), nibbles)
+        return nibbles if fifth is None else with_fifth(b, gathered(b, rows(fifth, I32)), nibbles)
 
     return emit
 
 
 def _scale_and_offset(b: Any, rows: Loads) -> list[Any]:
     """d and m of each row, which lie side by side."""
+    halves = ir.VectorType(I16, ROWS)
     words = first_words(b, rows, 0)
-    return [first_halves(b, words), first_halves(b, b.lshr(words, ir.Constant(words.type, [16] * ROWS)))]
+    upper = b.lshr(words, ir.Constant(words.type, [16] * ROWS))
+    return [half.extend(b, b.trunc(v, halves)) for v in (words, upper)]
 
 
 def _scale(b: Any, rows: Loads) -> list[Any]:
     """d of each row."""
-    return [first_halves(b, first_words(b, rows, 0))]
+    return [half.extend(b, gathered(b, rows(0, I16)))]
 
 
 def _scale_and_zero(zero: int) -> Emit:
@@ -83,8 +88,8 @@ def _scale_and_zero(zero: int) -> Emit:
 
 def _signed_rows(b: Any, rows: Loads) -> list[Any]:
     """The weights of Q8_0 for ``lanes``, as 16 bits."""
-    groups = [v for at in (2, 18) for v in turned(b, rows(at, i8x16.llvm))]
-    return [v for group in groups for v in widened(b, group)]
+    halves = [[widened(b, v) for v in beside(b, rows(at, i8x16.llvm))] for at in (2, 18)]
+    return [pair[odd] for half_block in halves for odd in (0, 1) for pair in half_block]
 
 
 def _nibbles32(b: Any, p: Any) -> Any:

@@ -18,6 +18,7 @@ from llmgen.kernels.quants.lanes import ROWS, first_row, load_rows, store_rows, 
 from llmgen.kernels.simd import (
     load_f32x16,
     prefetch,
+    prefetch_far,
     store_f32,
     store_f32x16,
     zero_f32x16,
@@ -25,6 +26,8 @@ from llmgen.kernels.simd import (
 
 AHEAD = 4096
 """Bytes ahead of a row's reading that its weights are asked for."""
+FAR = 65536
+"""The same for groups of rows, of which four are asked for ahead where they are not longer than this."""
 
 # Arguments of the step, in order.
 (
@@ -140,7 +143,7 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
     @inline
     def ask(p):  # type: ignore[no-untyped-def]
         for line in range(0, step_bytes, 64):
-            prefetch(p + line)
+            prefetch_far(p + line)
 
     def matvec(args: int, thread: int, n_threads: int) -> None:
         """out[column][row] = weights[row] . x[column] for this thread's rows.
@@ -153,6 +156,9 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
         x_stride = arg(args, X_STRIDE)
         out_stride = arg(args, OUT_STRIDE)
         sums = arg(args, SCRATCH)
+        group = ROWS * row_bytes
+        # in the group that is read now the rows' ends lie behind what is needed next
+        ahead = max(group, min(4 * group, FAR))
         columns = run_field(arg(args, RUN), arg(args, COUNT))
         for start in range(0, columns, MAX_COLUMNS):
             n = min(MAX_COLUMNS, columns - start)
@@ -163,7 +169,7 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
                 whole = last - row >= ROWS
                 stride = row_bytes if whole else 0
                 p = arg(args, WEIGHTS) + row * row_bytes
-                following = p + ROWS * row_bytes
+                following = p + ahead
                 x = x0
                 out = arg(args, OUT) + start * out_stride + 4 * row
                 if n == 1:
