@@ -11,12 +11,11 @@ from typing import Any
 class Row:
     """How one row at a time meets a generated token; its functions are inlined into the kernel.
 
-    a and m are running sums: of the products, and of the offsets' part.
+    a and m are running sums, f32x16: of the products, and of the offsets' part.
     """
 
     step_bytes: int  # of weights that one step takes
     x_bytes: int  # of the activation record per step
-    zero_min: Any  # () -> m: the start of the offsets' sum, f32x8 or f32x16
     unpack: Any  # (p) -> u: the scales and weights of one step
     fold: Any  # (u, x, a, m) -> (a, m): add the products with the record at x
     finish: Any  # (a, m) -> the sum of the row
@@ -31,8 +30,7 @@ class Lanes:
 
     x_bytes: int  # of the activation record per block
     unpack: Any  # (p, stride) -> u: the scales and weights of the block at p and of those a row further
-    dot: Any  # (u, x) -> the dot products with the 32 activations at x, integers, a lane for each row
-    scale: Any  # (u, dots, x, sums) -> sums: scaled and added
+    fold: Any  # (u, x, sums) -> sums: add the products with the 32 activations at x, a lane for each row
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from llmgen.kernels.simd import (
     store_f32,
     sum_f32x16,
     unary,
-    zero_f32x16,
 )
 
 
@@ -98,7 +97,7 @@ class Floats:
         def dequantize(p, out):  # type: ignore[no-untyped-def]
             store_f32(out, load1(p))
 
-        self.dot = Row(64 * size, RECORDS["float"].nbytes, zero_f32x16, unpack, fold, finish, unpack_tail)
+        self.dot = Row(64 * size, RECORDS["float"].nbytes, unpack, fold, finish, unpack_tail)
         self.dequantize = dequantize
 
 

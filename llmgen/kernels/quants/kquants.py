@@ -55,7 +55,6 @@ from llmgen.kernels.simd import (
     unary,
     undefined,
     widen_s8,
-    zero_f32x16,
 )
 
 
@@ -228,7 +227,7 @@ def _min_type(nbytes: int, nibbles: int, fifth: int | None) -> Block:
         nbytes=nbytes,
         bits=4 if fifth is None else 5,
         sub_blocks=8,
-        dot=Row(nbytes, RECORDS["super"].nbytes, zero_f32x16, unpack, fold, finish),
+        dot=Row(nbytes, RECORDS["super"].nbytes, unpack, fold, finish),
         weights=weights,
         panel_scales=panel_scales,
         dequantize=dequantize,
@@ -299,7 +298,7 @@ def _q6_k() -> Block:
         nbytes=210,
         bits=6,
         sub_blocks=8,
-        dot=Row(210, RECORDS["super"].nbytes, zero_f32x16, unpack, fold, finish),
+        dot=Row(210, RECORDS["super"].nbytes, unpack, fold, finish),
         weights=weights,
         panel_scales=panel_scales,
         dequantize=dequantize,

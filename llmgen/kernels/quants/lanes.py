@@ -5,9 +5,11 @@
 with one instruction for all rows, block after block.  Nothing has to be added up across
 lanes, any number of blocks goes, and the arithmetic of a row is that of the panel kernel.
 
-For that the weights are turned so that a register holds a group of four (or two 16-bit)
-weights of every row, a row in each 32-bit lane; the four activations that they meet are
-spread over all lanes as they are loaded.
+For that, 4- and 5-bit weights are turned until a register holds a group of four weights of
+every row, a row in each 32-bit lane; the four activations that they meet are spread over
+all lanes as they are loaded.  8-bit weights, which are widened to 16 bits and so fill
+twice the registers, stay as they lie, 128 bits a row, and their products are turned: two
+rounds of adding up neighbours leave a sum in each row's lane.
 """
 
 from __future__ import annotations
@@ -43,7 +45,6 @@ ROWS = WIDTH // 4
 """Rows that a step takes: as many as a register has 32-bit lanes."""
 f32_rows = Vec("f32", ROWS)
 """A value per row."""
-i32_rows = Vec("i32", ROWS)
 load_rows, store_rows = loader(f32_rows), storer(f32_rows)
 zero_rows = constant(f32_rows, [0.0] * ROWS)
 first_row = unary(f32_rows, types.float32, lambda b, v: b.extract_element(v, ir.Constant(I32, 0)))
@@ -56,8 +57,8 @@ Loads = Callable[[int, Any], list[Any]]
 def lanes(has_offset: bool, weights: Callable[[Any, Loads], list[Any]], scales: Any, bits: int) -> Lanes:
     """The functions of a type.
 
-    weights: (builder, rows) -> the registers of weights: by groups of four weights unsigned
-    bytes, or with ``bits`` 16 signed shorts, two registers a group.
+    weights: (builder, rows) -> registers of weights.  Unsigned bytes: ``turned``, group after
+    group.  Signed shorts (``bits`` 16): by quarters of a block, each as from ``beside``.
     scales: (builder, rows) -> [d] or, with ``has_offset``, [d, m], a float per row each.
     """
     wide = bits == 16
@@ -78,24 +79,17 @@ def lanes(has_offset: bool, weights: Callable[[Any, Loads], list[Any]], scales: 
         return kind(types.intp, types.intp), generate
 
     @intrinsic
-    def dot(typing_context: Any, u: Any, x: Any) -> Any:
+    def fold(typing_context: Any, u: Any, x: Any, sums: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            w = [b.extract_value(args[0], i) for i in range(1 + has_offset, len(kind))]
-            return _wide_dots(b, w, args[1]) if wide else _dots(b, w, args[1], bits)
+            packed, x, sums = args
+            d, *rest = (b.extract_value(packed, i) for i in range(len(kind)))
+            dots = _wide_dots(b, rest, x) if wide else _dots(b, rest[has_offset:], x, bits)
+            sums = _fma(b, b.fmul(b.sitofp(dots, f32_rows.llvm), d), _scalar(b, x, d_at), sums)
+            return _fma(b, rest[0], _scalar(b, x, d_at + 4), sums) if has_offset else sums
 
-        return i32_rows(kind, types.intp), generate
+        return f32_rows(kind, types.intp, f32_rows), generate
 
-    @intrinsic
-    def scale(typing_context: Any, u: Any, dots: Any, x: Any, sums: Any) -> Any:
-        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            packed, dots, x, out = args
-            product = b.fmul(b.sitofp(dots, f32_rows.llvm), b.extract_value(packed, 0))
-            out = _fma(b, product, _scalar(b, x, d_at), out)
-            return _fma(b, b.extract_value(packed, 1), _scalar(b, x, d_at + 4), out) if has_offset else out
-
-        return f32_rows(kind, i32_rows, types.intp, f32_rows), generate
-
-    return Lanes(x_bytes, unpack, dot, scale)
+    return Lanes(x_bytes, unpack, fold)
 
 
 def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
@@ -144,7 +138,7 @@ def _zipped(b: Any, x: Any, y: Any, first: int, run: int) -> Any:
 def first_words(b: Any, rows: Loads, at: int) -> Any:
     """i32 [ROWS]: the word at ``at`` of each row, whose block has at least 12 more bytes."""
     (words,) = turned(b, rows(at, i8x16.llvm), [0])
-    return b.bitcast(words, i32_rows.llvm)
+    return b.bitcast(words, ir.VectorType(I32, ROWS))
 
 
 def gathered(b: Any, values: Sequence[Any]) -> Any:

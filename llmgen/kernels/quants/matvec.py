@@ -1,6 +1,8 @@
 """Matrix times generated tokens: rows straight from the file, one token or up to eight.
 
-One column keeps its sums in registers, more keep them in the first cache.
+Types of superblocks and floats are read row by row; types of 32 weights a block, a few
+rows side by side (lanes.py).  One column keeps its sums in registers, more keep them in
+the first cache.
 
 A row is decoded once for all columns; each column is summed exactly as it would be
 alone, so the result for a token does not depend on its company.
@@ -27,7 +29,7 @@ from llmgen.kernels.simd import (
 AHEAD = 4096
 """Bytes ahead of a row's reading that its weights are asked for."""
 FAR = 65536
-"""The same for groups of rows, of which four are asked for ahead where they are not longer than this."""
+"""Where rows lie side by side, the next four groups of them are asked for, or as many as fit into this many bytes."""
 
 # Arguments of the step, in order.
 (
@@ -52,7 +54,7 @@ FAR = 65536
 def _by_row(row: Row) -> Any:
     """The kernel of a type that takes one row at a time."""
     unpack, unpack_tail, fold, finish = row.unpack, row.unpack_tail, row.fold, row.finish
-    zero_min, step_bytes, x_bytes = row.zero_min, row.step_bytes, row.x_bytes
+    step_bytes, x_bytes = row.step_bytes, row.x_bytes
     has_tail = unpack_tail is not None
 
     @inline
@@ -85,7 +87,7 @@ def _by_row(row: Row) -> Any:
                     p = tail_address
                 x = x0
                 a = zero_f32x16()
-                m = zero_min()
+                m = zero_f32x16()
                 for _ in range(steps):
                     ask(p)
                     a, m = fold(unpack(p), x, a, m)
@@ -109,7 +111,7 @@ def _by_row(row: Row) -> Any:
                     p = tail_address
                 for c in range(n):
                     store_f32x16(sums + COLUMN_SUMS * c, zero_f32x16())
-                    store_f32x16(sums + COLUMN_SUMS * c + 64, zero_min())
+                    store_f32x16(sums + COLUMN_SUMS * c + 64, zero_f32x16())
                 x = x0
                 for _ in range(steps):
                     u = unpack(p)
@@ -137,7 +139,7 @@ def _by_row(row: Row) -> Any:
 
 def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
     """The kernel of a type that takes a block of ROWS rows at a time."""
-    unpack, dot, scale, x_bytes = lanes.unpack, lanes.dot, lanes.scale, lanes.x_bytes
+    unpack, fold, x_bytes = lanes.unpack, lanes.fold, lanes.x_bytes
     step_bytes = ROWS * block_bytes
 
     @inline
@@ -157,7 +159,7 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
         out_stride = arg(args, OUT_STRIDE)
         sums = arg(args, SCRATCH)
         group = ROWS * row_bytes
-        # in the group that is read now the rows' ends lie behind what is needed next
+        # at least the whole group that comes next: all its rows are wanted at once
         ahead = max(group, min(4 * group, FAR))
         columns = run_field(arg(args, RUN), arg(args, COUNT))
         for start in range(0, columns, MAX_COLUMNS):
@@ -176,8 +178,7 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
                     s = zero_rows()
                     for _ in range(steps):
                         ask(following)
-                        u = unpack(p, stride)
-                        s = scale(u, dot(u, x), x, s)
+                        s = fold(unpack(p, stride), x, s)
                         p += block_bytes
                         x += x_bytes
                         following += step_bytes
@@ -188,16 +189,9 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
                     for _ in range(steps):
                         ask(following)
                         u = unpack(p, stride)
-                        # a column is scaled beside the next one's dots: each would wait for its own
-                        y = x
-                        s = sums
-                        dots = dot(u, y)
-                        for _ in range(n - 1):
-                            store_rows(s, scale(u, dots, y, load_rows(s)))
-                            y += x_stride
-                            s += COLUMN_SUMS
-                            dots = dot(u, y)
-                        store_rows(s, scale(u, dots, y, load_rows(s)))
+                        for c in range(n):
+                            s = sums + COLUMN_SUMS * c
+                            store_rows(s, fold(u, x + c * x_stride, load_rows(s)))
                         p += block_bytes
                         x += x_bytes
                         following += step_bytes
