@@ -58,7 +58,7 @@ def _report(error: BaseException) -> int:
         return int(error.exit_code)
     message, code = _describe(error)
     _say(f"error: {visible(message)}")
-    if os.environ.get("LLMGEN_DEBUG"):
+    if os.environ.get("LLMGEN_DEBUG", "0") not in ("", "0"):
         import traceback
 
         traceback.print_exception(error)
@@ -96,9 +96,13 @@ def _describe(error: BaseException) -> tuple[str, int]:
 
 def _describe_usage(error: BaseException) -> tuple[str, int]:
     """The same for Typer's usage errors, known by their shape: their class moved between versions."""
+    from llmgen.cli.app import COMMANDS
+
     message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "llmgen"
+    if command == "llmgen" and sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        command = f"llmgen {sys.argv[1]}"  # the parser does not always say whose option it is
     message = message[:1].lower() + message[1:]
     return f"{message} (see `{command} --help`)", int(error.exit_code)  # type: ignore[attr-defined]
 

@@ -79,6 +79,7 @@ def test_version_names_what_computes() -> None:
         (["list", "--nope"], "no such option: --nope"),
         (["pull"], "missing argument 'NAME...' (see `llmgen pull --help`)"),
         (["list", "extra"], "unexpected extra argument"),
+        (["run", "m", "--temp"], "option '--temp' requires an argument (see `llmgen run --help`)"),
     ],
 )
 def test_wrong_usage(arguments: list[str], says: str) -> None:
@@ -96,6 +97,7 @@ def test_an_unexpected_exception_is_one_sentence_and_a_traceback_on_request(tmp_
     assert "unexpected KeyError: 'missing'" in refused(run())
     assert "LLMGEN_DEBUG=1" in run().stderr
     assert "Traceback" in run(LLMGEN_DEBUG="1").stderr
+    assert "Traceback" not in run(LLMGEN_DEBUG="0").stderr
 
 
 def test_ctrl_c_that_became_another_error_is_still_ctrl_c() -> None:
