@@ -92,13 +92,17 @@ def _system(repl: Repl, rest: str) -> None:
 
 def _set(repl: Repl, rest: str) -> None:
     name, _, value = rest.partition(" ")
-    value = value.strip()
-    if name.replace("-", "_") == "when_full":
+    value, field = value.strip(), name.removeprefix("--").replace("-", "_")
+    if field == "when_full":
         if value not in ("stop", "drop", ""):
-            raise UsageError(f"when_full is stop or drop, not {value!r}")
+            raise UsageError(f"when_full is stop or drop, not {visible(value)!r}")
         repl.talk.when_full = "drop" if value == "drop" else "stop"
-    else:
-        repl.talk.sampling = changed(repl.talk.sampling, name, value)
+        note(f"when_full = {repl.talk.when_full}")
+        return
+    if field == "logprobs" and value and not repl.json:
+        raise UsageError("logprobs can only be shown by --json, which this conversation was begun without")
+    repl.talk.sampling = changed(repl.talk.sampling, name, value)
+    note(f"{field} = {visible(getattr(repl.talk.sampling, field))}")
 
 
 def _show(repl: Repl, rest: str) -> None:
@@ -198,7 +202,12 @@ def _stats(repl: Repl, rest: str) -> None:
     if last is None:
         raise UsageError("there is no answer yet; write a message first")
     t = last.timings
-    speed = "" if t.prefill_tokens_per_s is None else f", {t.prefill_tokens_per_s:.1f} tokens/s"
+    # An answer that was stopped before its first token has no speed: the prompt was not finished.
+    speed = (
+        ""
+        if t.prefill_tokens_per_s is None or t.ttft_s is None
+        else f", {t.prefill_tokens_per_s:.1f} tokens/s"
+    )
     note(
         f"prompt: {last.prompt_tokens} tokens, {t.cached_tokens} of them known, {t.prefill_tokens} new{speed}"
     )

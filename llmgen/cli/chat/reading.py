@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmgen.cli.chat.interrupts import Stop, noted
+from llmgen.cli.chat.keyboard import keep_keys, waiting_keys
 from llmgen.cli.chat.store import state_folder
 from llmgen.cli.output import note
+from llmgen.errors import LLMGenError
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -20,17 +24,43 @@ if TYPE_CHECKING:
 QUOTES = '"""'
 
 
+_MOST_BYTES = 64 << 20
+
+
 class Lines:
-    """Messages from a pipe, one a line."""
+    """Messages from a pipe, one a line, in UTF-8."""
+
+    def __init__(self) -> None:
+        self._number = 0
 
     def read(self) -> str | None:
-        """The next message; None at the end."""
-        line = sys.stdin.readline()
-        return line.rstrip("\r\n") if line else None
+        """The next message; None at the end.  Raises LLMGenError for a line that cannot be one."""
+        line = sys.stdin.buffer.readline(_MOST_BYTES)
+        self._number += 1
+        if len(line) == _MOST_BYTES:
+            while len(sys.stdin.buffer.readline(_MOST_BYTES)) == _MOST_BYTES:
+                pass
+            raise LLMGenError(f"line {self._number} has more than {_MOST_BYTES >> 20} MB; give a part of it")
+        try:
+            text = line.decode("utf-8-sig" if self._number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise LLMGenError(
+                f"line {self._number} is not UTF-8 text (byte 0x{line[error.start]:02x}); convert it first"
+            ) from None
+        return text.rstrip("\r\n") if line else None
 
     def edit(self, text: str) -> str | None:
         """A pipe cannot edit."""
         return None
+
+    @contextmanager
+    def answering(self) -> Iterator[Stop]:
+        """Ctrl-C within asks the answer to end."""
+        with noted() as stop:
+            yield stop
+
+    def keep(self, stop: Stop) -> None:
+        """A pipe waits by itself."""
 
 
 class Prompt:
@@ -64,6 +94,16 @@ class Prompt:
             return _unquoted(self._session.prompt("edit> ", default=text))
         except (KeyboardInterrupt, EOFError):
             return None
+
+    @contextmanager
+    def answering(self) -> Iterator[Stop]:
+        """Ctrl-C within asks the answer to end; other keys wait for the next message."""
+        with noted() as stop, waiting_keys(self._session.input, stop.set):
+            yield stop
+
+    def keep(self, stop: Stop) -> None:
+        """Take what was typed while the answer comes."""
+        keep_keys(self._session.input, stop.set)
 
     def _ask(self, default: str) -> str | None:
         warned = False
