@@ -10,8 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from llmgen.cli import benchmark
 from llmgen.cli.benchmark import read_bandwidth, weight_bytes_per_token
 from llmgen.gguf import GGUFFile
 from models import smollm2
@@ -83,6 +85,20 @@ def test_weights_read_for_a_token() -> None:
     with GGUFFile.open(smollm2()) as file:  # tied: the embedding is the output matrix
         assert weight_bytes_per_token(file) == sum(tensor.nbytes for tensor in file.tensors.values())
     assert read_bandwidth(1, repetitions=1) > 0
+
+
+def test_measuring_memory_leaves_most_of_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    empty = np.empty
+
+    def counting(n: int, dtype: type) -> np.ndarray:
+        asked.append(n * 8)
+        return empty(n, dtype)
+
+    monkeypatch.setattr(benchmark, "available_bytes", lambda: 4 << 20)
+    monkeypatch.setattr(benchmark.np, "empty", counting)
+    assert read_bandwidth(100, repetitions=1) > 0
+    assert asked == [1 << 20]
 
 
 def test_warmup() -> None:

@@ -32,7 +32,7 @@ def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8; - reads stdin.")],
     n_ctx: Annotated[
         int | None,
-        typer.Option("-c", "--ctx", min=2, help="Tokens of a window.", show_default=f"{_CONTEXT}"),
+        typer.Option("-c", "--ctx", min=3, help="Tokens of a window.", show_default=f"{_CONTEXT}"),
     ] = None,
     stride: Annotated[
         int | None,
