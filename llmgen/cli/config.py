@@ -25,7 +25,7 @@ from llmgen.cli.output import visible
 from llmgen.errors import UsageError
 
 VARIABLE = "LLMGEN_CONFIG"
-COMMANDS = ("run", "batch", "bench")
+COMMANDS = ("run", "chat", "batch", "bench")
 _NAMES = ("config.toml", "config.yaml", "config.yml")
 _OWN = {"config", "print_config", "help"}
 _MOST_BYTES = 1 << 20
