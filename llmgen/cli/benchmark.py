@@ -18,8 +18,9 @@ import numpy as np
 
 from llmgen.gguf import GGUFFile
 from llmgen.model import Model, Sequence
+from llmgen.model.memory import available_bytes
 
-_READ_BYTES = 256 << 20  # per thread: well beyond any cache
+_READ_BYTES = 256 << 20  # per thread, as far as a quarter of the free memory goes: well beyond any cache
 _WARM_UP_TOKENS = 64
 _SAMPLED_STEPS = 20
 _CACHE_TOKENS = 256
@@ -90,7 +91,11 @@ class Report:
 
 def read_bandwidth(threads: int, repetitions: int = 3) -> float:
     """Bytes per second that ``threads`` threads read from memory: the best sum over a large array."""
-    numbers = np.ones(threads * _READ_BYTES // 8, dtype=np.uint64)
+    free = available_bytes()
+    n_bytes = threads * _READ_BYTES if free is None else min(threads * _READ_BYTES, free // 4)
+    numbers = np.empty(max(n_bytes // 8, threads), dtype=np.uint64)
+    for part in np.array_split(numbers, 64):  # the system may take its time, and Ctrl-C comes in between
+        part.fill(1)
     parts = np.array_split(numbers, threads)
     best = 0.0
     with ThreadPoolExecutor(threads) as pool:

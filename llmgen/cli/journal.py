@@ -3,7 +3,8 @@
 ``OUT.part`` is written in the order in which answers are done, one JSON line each, and
 each line is on the disk before the next begins.  When every line of the input has its
 answer, OUT is written in the input's order and put in place in one step, and OUT.part
-is removed.  A run that was interrupted leaves OUT.part, from which the next one goes on.
+is removed.  A run that was interrupted leaves OUT.part, from which the next one goes on;
+lines that have an error in place of an answer are tried again.
 
 The first line tells what the answers depend on (model, options); every other has the
 number of its input line and a hash of it, so that an input that was changed in between
@@ -16,13 +17,13 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from llmgen.cli.output import json_line
-from llmgen.errors import UsageError
+from llmgen.errors import LLMGenError, UsageError
 from llmgen.hub.lock import try_lock
 
 _FORMAT = 1
@@ -36,24 +37,37 @@ def line_hash(line: bytes) -> str:
 class Journal:
     """The answers so far: opened anew, or gone on with."""
 
-    def __init__(self, out: Path, depends_on: dict[str, Any]) -> None:
-        """Raises UsageError where OUT.part belongs to other options, OSError where it cannot be written."""
+    def __init__(self, out: Path, depends_on: dict[str, Any], restart: bool = False) -> None:
+        """``restart`` forgets what is there.
+
+        Raises UsageError where OUT.part belongs to other options, OSError where it cannot be written.
+        """
         self.path = out.with_name(out.name + ".part")
         self._out = out
-        self._places: dict[int, tuple[int, str]] = {}  # input line -> offset, hash of the line
-        self._header = {"llmgen_batch": _FORMAT, **depends_on}
+        self._places: dict[int, tuple[int, str, str]] = {}  # input line -> offset, its hash, how it ended
+        self._header = json.loads(json_line({"llmgen_batch": _FORMAT, **depends_on}))
         self._file: BinaryIO = open(self.path, "a+b")
-        if try_lock(self._file) == "taken":
-            raise UsageError(f"another batch is writing {self.path}; wait for it, or give another --output")
-        self._end = self._read()
-        self._file.truncate(self._end)  # a line that was cut short
-        if not self._end:
-            self._append(self._header)
+        try:
+            if try_lock(self._file) == "taken":
+                raise UsageError(
+                    f"another batch is writing {self.path}; wait for it, or give another --output"
+                )
+            self._end = 0 if restart else self._read()
+            self._cut()
+            if not self._end:
+                self._append(self._header)
+        except BaseException:
+            self._file.close()
+            raise
 
     def __contains__(self, place: tuple[int, str]) -> bool:
         """Whether an input line (number, hash) has its answer."""
-        number, digest = place
-        return self._places.get(number, (0, ""))[1] == digest
+        return self.ending(*place) is not None
+
+    def ending(self, number: int, digest: str) -> str | None:
+        """The finish_reason of the answer to an input line, or None where it has none."""
+        _, known, reason = self._places.get(number, (0, "", ""))
+        return reason if known == digest else None
 
     def __len__(self) -> int:
         return len(self._places)
@@ -62,16 +76,16 @@ class Journal:
         """Keep an answer; it is on the disk when this returns."""
         start = self._end
         self._append({"line": number, "hash": digest, "answer": answer})
-        self._places[number] = (start, digest)
+        self._places[number] = (start, digest, str(answer.get("finish_reason")))
 
-    def finish(self, n_lines: int) -> None:
-        """Write OUT from the answers to lines 0..n_lines - 1, and remove OUT.part."""
+    def finish(self, lines: Iterable[tuple[int, str]]) -> None:
+        """Write OUT from the answers to these lines (number, hash), in this order, and remove OUT.part."""
         handle, temporary = tempfile.mkstemp(dir=self._out.parent, prefix=f".{self._out.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 os.fchmod(handle, 0o666 & ~_umask()) if hasattr(os, "fchmod") else None
-                for number in range(n_lines):
-                    if number in self._places:
+                for number, digest in lines:
+                    if (number, digest) in self:
                         file.write(json_line(self._answer(self._places[number][0])).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -81,7 +95,7 @@ class Journal:
                 os.unlink(temporary)
             raise
         self.close()
-        self.path.unlink()
+        self.path.unlink(missing_ok=True)  # somebody else may have removed it
 
     def close(self) -> None:
         """Close the file and leave it where it is."""
@@ -89,14 +103,29 @@ class Journal:
 
     def _append(self, record: dict[str, Any]) -> None:
         data = json_line(record).encode() + b"\n"
-        self._file.write(data)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(data)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except BaseException:  # a full disk, Ctrl-C: the half line must not spoil one that comes after it
+            with suppress(OSError):
+                self._cut()
+            raise
         self._end += len(data)
+
+    def _cut(self) -> None:
+        """Drop what comes after the last whole line."""
+        os.ftruncate(self._file.fileno(), self._end)
 
     def _answer(self, offset: int) -> dict[str, Any]:
         self._file.seek(offset)
-        return dict(json.loads(self._file.readline())["answer"])
+        try:
+            return dict(json.loads(self._file.readline())["answer"])
+        except (ValueError, LookupError, TypeError):
+            raise LLMGenError(
+                f"{self.path} was changed while this batch was writing it, and answers are lost; run the same"
+                " command again, which computes them anew"
+            ) from None
 
     def _read(self) -> int:
         """Take note of the answers in the file; returns the end of its last whole line."""
@@ -105,14 +134,14 @@ class Journal:
         for number, (line, record) in enumerate(_records(self._file)):
             if number == 0:
                 self._check(record)
-            elif (
-                record is None
-                or not {"line", "hash", "answer"} <= set(record)
-                or type(record["line"]) is not int
-            ):
+            elif record is None or not _is_answer(record):
                 break
-            else:
-                self._places[record["line"]] = (end, record["hash"])
+            elif "error" not in record["answer"]:
+                self._places[record["line"]] = (
+                    end,
+                    record["hash"],
+                    str(record["answer"].get("finish_reason")),
+                )
             end += len(line)
         return end
 
@@ -127,6 +156,10 @@ class Journal:
         other = [key for key in {**found, **self._header} if found.get(key) != self._header.get(key)]
         names = ", ".join(key.replace("_", "-") for key in other)
         raise UsageError(f"{self.path} has answers that were made with other values of {names}; {advice}")
+
+
+def _is_answer(record: dict[str, Any]) -> bool:
+    return type(record.get("line")) is int and isinstance(record.get("answer"), dict) and "hash" in record
 
 
 def _records(file: BinaryIO) -> Iterator[tuple[bytes, dict[str, Any] | None]]:

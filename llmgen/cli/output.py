@@ -6,6 +6,7 @@ Rich is imported only to draw on a terminal; a pipe gets plain aligned columns.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -39,6 +40,11 @@ def generated(text: str) -> str:
     from llmgen.tokenizer import make_visible
 
     return make_visible(text)
+
+
+def is_simple() -> bool:
+    """Whether the terminal says that it knows no control sequences."""
+    return os.environ.get("TERM") in ("dumb", "unknown")
 
 
 def shorten(text: str, limit: int) -> str:

@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import difflib
 import json
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from llmgen.cli.journal import line_hash
+from llmgen.cli.output import visible
+from llmgen.cli.templates import fitted, stops_of
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation.params import SamplingParams, option_table
 
 if TYPE_CHECKING:
     from llmgen import LLM
+    from llmgen.tokenizer import ChatTemplate
 
 _MOST_BYTES = 64 << 20
+_DEEPEST = 100  # levels of brackets; no message needs that many
 _OWN_KEYS = ("prompt", "messages", "system", "id")
 
 
@@ -34,15 +41,32 @@ class Line:
     data: bytes
 
 
-def read_lines(path: Path) -> Iterator[Line]:
-    """The lines of a JSONL file that are not blank; ``number`` counts them all, as an editor does."""
-    with open(path, "rb") as file:
+class Source:
+    """The input, opened once: a file, or what a pipe (``-`` is stdin) holds, read to its end first."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError where it cannot be read."""
+        self.name = "stdin" if str(path) == "-" else str(path)
+        if str(path) == "-":
+            self._file = _kept(sys.stdin.buffer)
+            return
+        self._file = open(path, "rb")
+        if not self._file.seekable():
+            with self._file as pipe:
+                self._file = _kept(pipe)
+
+    def lines(self) -> Iterator[Line]:
+        """The lines that are not blank; ``number`` counts them all, as an editor does.
+
+        One iteration at a time.
+        """
+        self._file.seek(0)
         number = 0
-        while data := file.readline(_MOST_BYTES + 1):
+        while data := self._file.readline(_MOST_BYTES + 1):
             if len(data) > _MOST_BYTES:
                 raise UsageError(
-                    f"line {number + 1} of {path} has over {_MOST_BYTES >> 20} MB, more than any context takes;"
-                    " is it one JSON object per line?"
+                    f"line {number + 1} of {visible(self.name)} has over {_MOST_BYTES >> 20} MB, more than any"
+                    " context takes; is it one JSON object per line?"
                 )
             if number == 0:
                 data = data.removeprefix(b"\xef\xbb\xbf")
@@ -50,41 +74,106 @@ def read_lines(path: Path) -> Iterator[Line]:
                 yield Line(number, line_hash(data.strip()), data)
             number += 1
 
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _kept(pipe: BinaryIO) -> BinaryIO:
+    """A pipe's content in a file without a name, because it is read more than once."""
+    file = tempfile.TemporaryFile()
+    shutil.copyfileobj(pipe, file)
+    return file
+
 
 def identity(line: Line) -> dict[str, Any]:
     """What an answer's line begins with: the input line's number from 1, and its id where it has one."""
     found: dict[str, Any] = {"line": line.number + 1}
     try:
-        values = json.loads(line.data)
-    except (ValueError, RecursionError):
+        values = _loaded(line.data)
+    except (ValueError, LLMGenError):
         return found
     return {**found, "id": values["id"]} if isinstance(values, dict) and "id" in values else found
 
 
-def parse(
-    line: Line, llm: LLM, sampling: SamplingParams, raw: bool, system: str | None
-) -> tuple[list[int], SamplingParams]:
-    """The prompt's tokens and the options of a line.  Raises LLMGenError with the reason where it is wrong."""
-    values = _object(line)
-    options = {key.replace("-", "_"): value for key, value in values.items() if key not in _OWN_KEYS}
+@dataclass
+class Reader:
+    """Makes requests of lines: how texts and messages become tokens, and the options of all lines."""
+
+    llm: LLM
+    sampling: SamplingParams
+    template: ChatTemplate | None
+    raw: bool = False
+    system: str | None = None
+    _said: set[str] = field(default_factory=set)
+
+    def parse(self, line: Line) -> tuple[list[int], SamplingParams]:
+        """The prompt's tokens and the options of a line.  Raises LLMGenError with the reason where it is wrong."""
+        values = _object(line)
+        options = _options(values)
+        ids, chat = self._tokens(values)
+        sampling = self.sampling.with_(**options) if options else self.sampling
+        if chat and self.template is not None and (stops := stops_of(self.template)):
+            sampling = sampling.with_(stop=(*sampling.stop, *stops))
+        return ids, sampling
+
+    def _tokens(self, values: dict[str, Any]) -> tuple[list[int], bool]:
+        """The prompt's tokens, and whether the chat template wrote it."""
+        prompt, messages = values.get("prompt"), values.get("messages")
+        if (prompt is None) == (messages is None):
+            raise UsageError("the line must have prompt or messages, one of them")
+        own_system = values.get("system")
+        if own_system is not None and not isinstance(own_system, str):
+            raise UsageError("system must be a text")
+        if messages is None:
+            if not isinstance(prompt, str | list):
+                raise UsageError("prompt must be a text or a list of token ids")
+            if isinstance(prompt, list) or self.raw or self.template is None:
+                if own_system is not None:
+                    raise UsageError("system needs a chat template, which is not used here; leave it out")
+                return self.llm.prompt_ids(_checked_ids(prompt)), False
+            messages = [{"role": "user", "content": prompt}]
+        elif not _is_conversation(messages):
+            raise UsageError("messages must be a list of objects with role and content")
+        system = values.get("system", self.system)
+        briefing = [] if system is None else [{"role": "system", "content": system}]
+        return self.llm.prompt_ids(self._encode([*briefing, *messages])), True
+
+    def _encode(self, messages: list[dict[str, Any]]) -> list[int]:
+        """The conversation's tokens; what its template changes is told once, not with every line."""
+        template = self.llm.chat_template  # under --raw it serves messages, though not texts
+        if template is not None:
+            messages = fitted(template, messages, self._said)
+        return self.llm.encode_chat(messages)
+
+
+def _options(values: dict[str, Any]) -> dict[str, Any]:
+    """The sampling options of a line; refuses keys that mean nothing or the same."""
     known = {option.name for option in option_table()}
-    for key in options:
-        if key not in known:
-            near = difflib.get_close_matches(key, sorted(known | set(_OWN_KEYS)), n=1)
+    options: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if key in _OWN_KEYS:
+            continue
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(known | set(_OWN_KEYS)), n=1, cutoff=0.4)
             hint = f"did you mean {near[0]}?" if near else "`llmgen batch --help` lists the options"
             raise UsageError(f"{key!r} is not a key of a line; {hint}")
-    return _tokens(values, llm, raw, system), sampling.with_(**options) if options else sampling
+        if name in options:
+            raise UsageError(f"{name} is there twice; give it once")
+        options[name] = value
+    return options
 
 
 def _object(line: Line) -> dict[str, Any]:
     try:
-        values = json.loads(line.data)
-    except RecursionError:
-        raise UsageError("the line is nested too deeply") from None
+        values = _loaded(line.data, object_pairs_hook=_without_repeats)
     except UnicodeDecodeError as error:
         raise UsageError(f"the line is not UTF-8 text (byte {error.start})") from None
-    except ValueError as error:
-        raise UsageError(f"the line is not JSON: {error}") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"the line is not JSON: {error.msg} at column {error.colno}") from None
+    except ValueError:  # a number of thousands of digits
+        raise UsageError("a number in the line has more digits than can be read") from None
     if isinstance(values, str):
         return {"prompt": values}
     if not isinstance(values, dict):
@@ -92,29 +181,49 @@ def _object(line: Line) -> dict[str, Any]:
     return values
 
 
-def _tokens(values: dict[str, Any], llm: LLM, raw: bool, system: str | None) -> list[int]:
-    prompt, messages = values.get("prompt"), values.get("messages")
-    system = values.get("system", system)
-    if (prompt is None) == (messages is None):
-        raise UsageError("the line must have prompt or messages, one of them")
-    if system is not None and not isinstance(system, str):
-        raise UsageError("system must be a text")
-    if isinstance(prompt, list):
-        if not all(type(token) is int for token in prompt):
-            raise UsageError("prompt must be a text or a list of token ids")
-        return llm.prompt_ids(prompt)
-    if messages is None:
-        if not isinstance(prompt, str):
-            raise UsageError("prompt must be a text or a list of token ids")
-        if raw or llm.chat_template is None:
-            if system is not None:
-                raise UsageError("system needs a chat template, which is not used here; leave it out")
-            return llm.prompt_ids(prompt)
-        messages = [{"role": "user", "content": prompt}]
-    elif not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise UsageError("messages must be a list of objects with role and content")
-    briefing = [] if system is None else [{"role": "system", "content": system}]
-    return llm.prompt_ids(llm.encode_chat([*briefing, *messages]))
+def _loaded(data: bytes, **options: Any) -> Any:
+    """What a line says.  Raises ValueError, or UsageError where writing it again would be too deep."""
+    too_deep = UsageError(f"the line is nested too deeply; at most {_DEEPEST} levels were expected")
+    try:
+        values = json.loads(data, **options)
+    except RecursionError:
+        raise too_deep from None
+    level = [values]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return values
+    raise too_deep
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a key that is there twice is an error, which JSON leaves open."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise UsageError(f"{key!r} is there twice; give it once")
+        found[key] = value
+    return found
+
+
+def _checked_ids(prompt: str | list[Any]) -> str | list[int]:
+    if isinstance(prompt, list) and not all(type(token) is int for token in prompt):
+        raise UsageError("prompt must be a text or a list of token ids")
+    return prompt
+
+
+def _is_conversation(messages: object) -> bool:
+    """Whether it has the form; what roles and contents there may be is the template's business."""
+    return (
+        isinstance(messages, list)
+        and bool(messages)
+        and all(isinstance(m, dict) and isinstance(m.get("role"), str) and "content" in m for m in messages)
+    )
 
 
 def failure(error: LLMGenError) -> dict[str, Any]:

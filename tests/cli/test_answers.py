@@ -152,6 +152,9 @@ def test_perplexity(tmp_path: Path) -> None:
     sliding = llmgen("perplexity", str(smollm2()), str(text), "-c", "32", "--stride", "16")
     assert f"{told['text_tokens'] - 1} scored" in sliding.stdout
     assert "±" in sliding.stdout
+    assert "greater than or equal to 3" in refused(
+        llmgen("perplexity", str(smollm2()), str(text), "-c", "2"), 2
+    )
     assert "fewer than one chunk" in refused(llmgen("perplexity", str(smollm2()), str(text)), 2)
     text.write_bytes(b"\xff\xfe")
     assert "UTF-8" in refused(llmgen("perplexity", str(smollm2()), str(text)), 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -44,30 +45,46 @@ def test_a_line_out_for_each_line_in_and_bad_ones_have_an_error(tmp_path: Path) 
         {"messages": [{"role": "user", "content": "Hi"}], "min-p": 0.1},
         {"id": 1},
         '{"prompt": "Hello", "temp": "hot"}\n',
+        '{"prompt": "Hello", "prompt": "Bye"}\n',
+        {"prompt": "Hello", "min_p": 0.1, "min-p": 0.2},
+        '{"prompt": "Hello", "id": ' + "[" * 500 + "]" * 500 + "}\n",
+        {"messages": []},
+        {"messages": [{"role": "user", "content": 5}]},
+        {"prompt": [10**9]},
+        '{"prompt": [' + "9" * 5000 + "]}\n",
+        {"prompt": ""},
+        {"prompt": "Hello", "temprature": 1},
     )
     done = batch(source)
     assert done.returncode == 1
     found = lines(done.stdout)
-    assert [line["line"] for line in found] == [1, 3, 4, 5, 6, 7, 8, 9]
+    assert [line["line"] for line in found] == [1, 3, 4, 5, 6, 7, 8, 9, *range(10, 19)]
     alone = llmgen("run", str(smollm2()), "The capital of France is", *GREEDY)
     assert found[0]["text"] + "\n" == alone.stdout
     assert (found[1]["id"], found[1]["completion_tokens"]) == ("ids", 3)
     assert found[1]["token_ids"] == found[0]["token_ids"][:3]
     errors = {line["line"]: line["error"] for line in found if "error" in line}
-    assert set(errors) == {4, 5, 6, 8, 9}
+    assert set(errors) == {4, 5, 6, 8, 9, *range(10, 19)}
     assert "did you mean temp" in errors[5]
+    assert "did you mean" in errors[18]
+    assert all("twice" in errors[number] for number in (10, 11))
+    assert "nested too deeply" in errors[12]
+    assert "tokens go from 0 to" in errors[15]
     assert "context" in errors[6]
     assert found[4]["id"] == 5
     told = done.stderr.splitlines()
-    assert len(told) == 6
-    assert "8 answers (5 failed)" in told[-1]
+    assert len(told) == len(errors) + 1
+    assert "17 answers (14 failed)" in told[-1]
 
 
 def test_an_interrupted_batch_goes_on_without_loss_or_repetition(tmp_path: Path) -> None:
     if sys.platform == "win32":
         pytest.skip("POSIX signals")
-    prompts = [f"Story number {i}:" for i in range(12)]
-    source, out = write(tmp_path / "in.jsonl", *prompts_as_lines(prompts)), tmp_path / "out.jsonl"
+    prompts: list[dict[str, Any]] = [{"prompt": f"Story number {i}:"} for i in range(12)]
+    prompts[-1]["max_tokens"] = prompts[-2]["max_tokens"] = (
+        300  # so that it does not end before it is stopped
+    )
+    source, out = write(tmp_path / "in.jsonl", *prompts), tmp_path / "out.jsonl"
     part = tmp_path / "out.jsonl.part"
     arguments = [str(source), "-o", str(out), *GREEDY, "--slots", "2", "--ignore-eos"]
     child = subprocess.Popen(
@@ -77,11 +94,11 @@ def test_an_interrupted_batch_goes_on_without_loss_or_repetition(tmp_path: Path)
         env=environment(),
         text=True,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline and not (part.exists() and part.read_bytes().count(b"\n") >= 4):
         time.sleep(0.02)
     child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=30)
+    _, errors = child.communicate(timeout=120)
     assert child.returncode == 130
     assert "the same command goes on" in errors
     assert not out.exists()
@@ -97,10 +114,6 @@ def test_an_interrupted_batch_goes_on_without_loss_or_repetition(tmp_path: Path)
     assert "exists" in refused(llmgen("batch", str(smollm2()), *arguments), 2)
 
 
-def prompts_as_lines(prompts: list[str]) -> list[dict[str, str]]:
-    return [{"prompt": prompt} for prompt in prompts]
-
-
 def test_usage_and_files(tmp_path: Path) -> None:
     absent = tmp_path / "absent.jsonl"
     assert str(absent) in refused(batch(absent))
@@ -111,3 +124,106 @@ def test_usage_and_files(tmp_path: Path) -> None:
     slow = batch(source, "--timeout", "0.0001", "--ignore-eos")
     assert slow.returncode == 124
     assert lines(slow.stdout)[0]["finish_reason"] == "timeout"
+    assert "is a folder" in refused(batch(source, "-o", str(tmp_path)), 2)
+    assert "is the input" in refused(batch(source, "-o", str(source), "--overwrite"), 2)
+    assert "--raw leaves out" in refused(batch(source, "--template", "plain"), 2)
+
+
+def test_stdin_pipes_and_devices(tmp_path: Path) -> None:
+    text = '"One"\n"Two"\n'
+    piped = llmgen("batch", str(smollm2()), "-", *GREEDY, "-o", "-", input=text)
+    assert piped.returncode == 0, piped.stderr
+    assert [line["line"] for line in lines(piped.stdout)] == [1, 2]
+    source = write(tmp_path / "in.jsonl", text)
+    into = batch(source, "-o", os.devnull)
+    assert (into.returncode, into.stdout) == (0, "")
+    assert not Path(os.devnull).is_file()
+    assert refused(batch(source, "-o", os.devnull, "--overwrite"), 2)
+    nothing = llmgen("batch", str(smollm2()), "-", *GREEDY)
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+
+
+def test_a_template_of_the_users_and_a_system_message_that_it_refuses(tmp_path: Path) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text(
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    )
+    source = write(tmp_path / "in.jsonl", '"One"\n', '"Two"\n', {"prompt": [504, 3575], "max_tokens": 1})
+    options = ["--temp", "0", "-n", "4", "-c", "512", "--system", "Be brief.", "--template", str(template)]
+    done = llmgen("batch", str(smollm2()), str(source), *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("no system role") == 1
+    told, answer = llmgen("run", str(smollm2()), "Two", *options, "--json"), lines(done.stdout)[1]
+    assert "no system role" in told.stderr
+    assert json.loads(told.stdout)["token_ids"] == answer["token_ids"]
+    assert json.loads(told.stdout)["prompt_tokens"] == answer["prompt_tokens"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals and limits")
+def test_a_full_disk_and_a_killed_program_lose_no_answer(tmp_path: Path) -> None:
+    import resource
+
+    prompts = [{"prompt": f"Story {i}:", "seed": i} for i in range(8)]
+    source, out = write(tmp_path / "in.jsonl", "{bad}\n", *prompts), tmp_path / "out.jsonl"
+    command = [*PROGRAM, "batch", str(smollm2()), str(source), "-o", str(out)]
+    command += ["--raw", "-n", "4", "-c", "512", "--slots", "2"]
+
+    def start(**options: Any) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment(), text=True, **options)
+
+    child = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)))
+    _, errors = child.communicate(timeout=120)
+    assert child.returncode == 1
+    assert "the same command goes on from there" in errors
+    assert errors.splitlines()[-1].startswith("error: ")
+    part = tmp_path / "out.jsonl.part"
+    kept = part.read_bytes().count(b"\n")
+    assert 1 < kept < 10
+    child = start()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and child.poll() is None and part.read_bytes().count(b"\n") <= kept:
+        time.sleep(0.005)
+    child.kill()
+    child.communicate()
+    again = start()
+    _, errors = again.communicate(timeout=120)
+    assert again.returncode == 1, errors  # the bad line counts in every run
+    assert "(1 failed)" in errors
+    found = lines(out.read_text())
+    assert [line["line"] for line in found] == list(range(1, 10))
+    whole = llmgen("batch", str(smollm2()), str(source), "--raw", "-n", "4", "-c", "512")
+    assert [line.get("token_ids") for line in lines(whole.stdout)] == [
+        line.get("token_ids") for line in found
+    ]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_shows_what_there_is(tmp_path: Path) -> None:
+    """Also answers that wait for one before them, and those at work."""
+    source = write(
+        tmp_path / "in.jsonl",
+        {"prompt": "A long story:", "max_tokens": 3000},
+        *({"prompt": f"Story {i}:", "max_tokens": 2} for i in range(3)),
+    )
+    child = subprocess.Popen(
+        [*PROGRAM, "batch", str(smollm2()), str(source), "--raw", "-c", "4096", "--ignore-eos", "--verbose"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    assert child.stderr is not None
+    seen = 0
+    for line in child.stderr:
+        seen += "answer of 2 tokens ended" in line
+        if seen == 3:
+            break
+    child.send_signal(signal.SIGINT)
+    out, errors = child.communicate(timeout=60)
+    assert child.returncode == 130
+    found = lines(out)
+    assert [line["line"] for line in found] == [1, 2, 3, 4]
+    assert [line["finish_reason"] for line in found] == ["interrupted", "length", "length", "length"]
+    assert "interrupted after 3 of 4" in errors

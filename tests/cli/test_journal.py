@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from llmgen.cli.journal import Journal, line_hash
-from llmgen.cli.requests import Line, identity, read_lines
-from llmgen.errors import UsageError
+from llmgen.cli.requests import Line, Source, identity
+from llmgen.errors import LLMGenError, UsageError
 
 OPTIONS = {"model": "m", "temp": 0.5}
 
@@ -25,7 +25,7 @@ def test_answers_end_up_in_the_inputs_order(tmp_path: Path) -> None:
     for number in (3, 0, 2):
         journal.add(number, f"h{number}", {"line": number, "text": "ä\n"})
     assert not out.exists()
-    journal.finish(5)
+    journal.finish([(number, f"h{number}") for number in range(5)])
     assert [line["line"] for line in lines(out)] == [0, 2, 3]
     assert lines(out)[0]["text"] == "ä\n"
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
@@ -48,7 +48,7 @@ def test_it_goes_on_after_an_interruption_at_any_byte(tmp_path: Path) -> None:
         for number in (0, 1):
             if (number, f"h{number}") not in journal:
                 journal.add(number, f"h{number}", {"n": number})
-        journal.finish(2)
+        journal.finish([(0, "h0"), (1, "h1")])
         assert lines(out) == [{"n": 0}, {"n": 1}]
 
 
@@ -60,7 +60,7 @@ def test_changed_lines_are_done_again(tmp_path: Path) -> None:
     journal.close()
     journal = Journal(tmp_path / "out", OPTIONS)
     assert (0, line_hash(b"new")) in journal
-    journal.finish(1)
+    journal.finish([(0, line_hash(b"new"))])
     assert lines(tmp_path / "out") == [{"n": "new"}]
 
 
@@ -75,6 +75,61 @@ def test_other_options_and_other_files_are_refused(tmp_path: Path) -> None:
         assert (tmp_path / "out.part").read_text() == text
 
 
+def test_a_half_written_line_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "out", OPTIONS)
+    journal.add(0, "h0", {"n": 0})
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            journal.add(1, "h1", {"n": 1})
+    journal.add(2, "h2", {"n": 2})
+    journal.close()
+    again = Journal(tmp_path / "out", OPTIONS)
+    assert [(n, f"h{n}") in again for n in range(3)] == [True, False, True]
+
+
+def test_errors_are_tried_again_and_endings_are_remembered(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "out", OPTIONS)
+    journal.add(0, "h", {"error": "no"})
+    journal.add(1, "h", {"finish_reason": "timeout"})
+    journal.close()
+    journal = Journal(tmp_path / "out", OPTIONS)
+    assert [journal.ending(0, "h"), journal.ending(1, "h"), journal.ending(1, "other")] == [
+        None,
+        "timeout",
+        None,
+    ]
+    journal.close()
+    assert (1, "h") not in Journal(tmp_path / "out", {"temp": 2.0}, restart=True)
+
+
+def test_lines_that_left_the_input_leave_the_output(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "out", OPTIONS)
+    for number in range(3):
+        journal.add(number, f"h{number}", {"n": number})
+    journal.finish([(0, "h0"), (2, "h2")])
+    assert lines(tmp_path / "out") == [{"n": 0}, {"n": 2}]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an open file cannot be removed")
+def test_a_journal_that_somebody_else_removes_or_cuts(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "out", OPTIONS)
+    journal.add(0, "h", {"n": 0})
+    journal.path.unlink()
+    journal.finish([(0, "h")])
+    assert lines(tmp_path / "out") == [{"n": 0}]
+    journal = Journal(tmp_path / "other", OPTIONS)
+    journal.add(0, "h", {"n": 0})
+    os.truncate(journal.path, journal.path.stat().st_size - 5)
+    with pytest.raises(LLMGenError, match="was changed while"):
+        journal.finish([(0, "h")])
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.skipif(os.name == "nt", reason="locks differ")
 def test_two_runs_cannot_write_the_same_file(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "out", OPTIONS)
@@ -86,7 +141,7 @@ def test_two_runs_cannot_write_the_same_file(tmp_path: Path) -> None:
 def test_input_lines_keep_their_numbers(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(b'\xef\xbb\xbf"a"\r\n\n  \n{"id": [1], "prompt": "b"}\nnot json\n"last"')
-    found = list(read_lines(path))
+    found = list(Source(path).lines())
     assert [line.number for line in found] == [0, 3, 4, 5]
     assert found[0].data.strip() == b'"a"'
     assert [identity(line) for line in found] == [
@@ -97,3 +152,4 @@ def test_input_lines_keep_their_numbers(tmp_path: Path) -> None:
     ]
     assert found[0].digest == line_hash(b'"a"')
     assert identity(Line(0, "", b"[" * 100_000)) == {"line": 1}
+    assert identity(Line(0, "", b'{"id": ' + b"[" * 500 + b"]" * 500 + b"}")) == {"line": 1}

@@ -1,4 +1,4 @@
-"""Text to the clipboard."""
+"""Text to the clipboard: by a program of the desktop, or by asking the terminal."""
 
 from __future__ import annotations
 
@@ -8,33 +8,74 @@ import shutil
 import subprocess
 import sys
 
+from llmgen.cli.output import is_simple, size
 from llmgen.errors import LLMGenError
 
-_MOST_OSC_52 = 74_000  # longer ones are dropped by terminals
+_MOST_OSC_52 = 74_000  # bytes of base64; terminals drop longer ones
+_PATIENCE_S = 5
+
+# What has to be in the environment, and the command that reads the text from stdin.
+_PROGRAMS = (
+    ("WAYLAND_DISPLAY", ["wl-copy"]),
+    ("DISPLAY", ["xclip", "-selection", "clipboard"]),
+    ("DISPLAY", ["xsel", "--clipboard", "--input"]),
+    (None, ["pbcopy"]),
+    (None, ["termux-clipboard-set"]),
+    (None, ["clip.exe"]),
+    # tmux keeps OSC 52 of its programs to itself, but hands this on to its own terminal.
+    ("TMUX", ["tmux", "load-buffer", "-w", "-"]),
+)
 
 
-def copy(text: str) -> None:
-    """By the desktop's program, else by asking the terminal.  Raises LLMGenError."""
-    for needs, command in (
-        ("WAYLAND_DISPLAY", ["wl-copy"]),
-        ("DISPLAY", ["xclip", "-selection", "clipboard"]),
-        ("DISPLAY", ["xsel", "--clipboard", "--input"]),
-        (None, ["pbcopy"]),
-        (None, ["clip.exe" if sys.platform != "win32" else "clip"]),
-    ):
-        if (needs is None or os.environ.get(needs)) and shutil.which(command[0]):
-            done = subprocess.run(
-                command,
-                input=text.encode("utf-8", "replace"),
-                stdout=subprocess.DEVNULL,  # a clipboard's owner lives on, and must not keep our streams
-                stderr=subprocess.DEVNULL,
-                timeout=5,
-                check=False,
-            )
-            if done.returncode == 0:
-                return
+def copy(text: str) -> str:
+    """Put the text there; returns how, for the user.  Raises LLMGenError where there is no way."""
+    for program in _programs():
+        if _runs(program, text):
+            return f"copied with {program[0]}"
     data = base64.b64encode(text.encode("utf-8", "replace")).decode()
-    if not sys.stdout.isatty() or len(data) > _MOST_OSC_52:
-        raise LLMGenError("there is no clipboard here; /save or /export write files instead")
+    if not sys.stdout.isatty() or is_simple():
+        raise LLMGenError(
+            "there is no clipboard here: no wl-copy, xclip, xsel or pbcopy that works, and no terminal to ask; "
+            "/save and /export write files"
+        )
+    if len(data) > _MOST_OSC_52:
+        raise LLMGenError(
+            f"the answer is too long to be copied by the terminal ({size(len(data))}, at most "
+            f"{size(_MOST_OSC_52)}); install wl-copy, xclip or xsel, or use /save or /export"
+        )
     sys.stdout.write(f"\x1b]52;c;{data}\x07")
     sys.stdout.flush()
+    return (
+        "handed to the terminal to copy (OSC 52); where it does not take that, /save and /export write files"
+    )
+
+
+def _programs() -> list[list[str]]:
+    """The programs that may work here.
+
+    From another computer (SSH) those of this one's own screen would copy where nobody sits.
+    """
+    remote = bool(os.environ.get("SSH_TTY") or os.environ.get("SSH_CONNECTION"))
+    return [
+        command
+        for needs, command in _PROGRAMS
+        if (os.environ.get(needs) if needs else not remote) and shutil.which(command[0])
+    ]
+
+
+def _runs(command: list[str], text: str) -> bool:
+    """Give the text to a program; False where it fails or hangs."""
+    encoding = "utf-16" if command[0] == "clip.exe" else "utf-8"  # with its mark, else it reads a code page
+    try:
+        done = subprocess.run(
+            command,
+            input=text.encode(encoding, "replace"),
+            stdout=subprocess.DEVNULL,  # a clipboard's owner lives on, and must not keep our streams
+            stderr=subprocess.DEVNULL,
+            timeout=_PATIENCE_S,
+            check=False,
+            start_new_session=True,  # Ctrl-C is for the conversation
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

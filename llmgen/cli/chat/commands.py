@@ -15,6 +15,8 @@ from llmgen.cli.output import note, shorten, size, visible
 from llmgen.errors import LLMGenError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from llmgen.cli.chat.repl import Repl
     from llmgen.generation import GenerationStream
 
@@ -36,7 +38,7 @@ HELP = {
     "/tokens": "how many tokens each message has, and the context",
     "/stats": "speeds, and how much of the last prompt was new",
     "/read": "FILE  put a text file into the next message",
-    "/copy": "put the last answer on the clipboard",
+    "/copy": "put the last answer on the clipboard (wl-copy, xclip, xsel, pbcopy, clip, or the terminal)",
     "/model": "PATH  go on with another model",
     "/exit": "leave (also Ctrl-D)",
 }
@@ -92,13 +94,17 @@ def _system(repl: Repl, rest: str) -> None:
 
 def _set(repl: Repl, rest: str) -> None:
     name, _, value = rest.partition(" ")
-    value = value.strip()
-    if name.replace("-", "_") == "when_full":
+    value, field = value.strip(), name.removeprefix("--").replace("-", "_")
+    if field == "when_full":
         if value not in ("stop", "drop", ""):
-            raise UsageError(f"when_full is stop or drop, not {value!r}")
+            raise UsageError(f"when_full is stop or drop, not {visible(value)!r}")
         repl.talk.when_full = "drop" if value == "drop" else "stop"
-    else:
-        repl.talk.sampling = changed(repl.talk.sampling, name, value)
+        note(f"when_full = {repl.talk.when_full}")
+        return
+    if field == "logprobs" and value and not repl.json:
+        raise UsageError("logprobs can only be shown by --json, which this conversation was begun without")
+    repl.talk.sampling = changed(repl.talk.sampling, name, value)
+    note(f"{field} = {visible(getattr(repl.talk.sampling, field))}")
 
 
 def _show(repl: Repl, rest: str) -> None:
@@ -198,7 +204,12 @@ def _stats(repl: Repl, rest: str) -> None:
     if last is None:
         raise UsageError("there is no answer yet; write a message first")
     t = last.timings
-    speed = "" if t.prefill_tokens_per_s is None else f", {t.prefill_tokens_per_s:.1f} tokens/s"
+    # An answer that was stopped before its first token has no speed: the prompt was not finished.
+    speed = (
+        ""
+        if t.prefill_tokens_per_s is None or t.ttft_s is None
+        else f", {t.prefill_tokens_per_s:.1f} tokens/s"
+    )
     note(
         f"prompt: {last.prompt_tokens} tokens, {t.cached_tokens} of them known, {t.prefill_tokens} new{speed}"
     )
@@ -209,20 +220,7 @@ def _stats(repl: Repl, rest: str) -> None:
 
 def _read(repl: Repl, rest: str) -> None:
     path = expand(rest)
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        text = data.decode("utf-8-sig")
-    except OSError as error:
-        raise LLMGenError(f"cannot read {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError:
-        text = "" if len(data) > _MOST_BYTES else None  # type: ignore[assignment]
-    if len(data) > _MOST_BYTES:
-        raise LLMGenError(
-            f"{path} has more than {size(_MOST_BYTES)}, longer than any context; give a part of it"
-        )
-    if text is None:
-        raise LLMGenError(f"{path} is not UTF-8 text; convert it first")
+    text = _text_of(path)
     tokens, room = repl.talk.count(text), repl.talk.llm.n_ctx - repl.talk.used
     if tokens >= room:
         raise LLMGenError(f"{path} has {tokens} tokens, but only {max(0, room)} are free in the context")
@@ -230,11 +228,24 @@ def _read(repl: Repl, rest: str) -> None:
     note(f"{visible(path.name)}, {tokens} tokens, goes with the next message")
 
 
+def _text_of(path: Path) -> str:
+    """The text in a file that a context could hold."""
+    with store.open_file(path) as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise LLMGenError(
+            f"{path} has more than {size(_MOST_BYTES)}, longer than any context; give a part of it"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise LLMGenError(f"{path} is not UTF-8 text; convert it first") from None
+
+
 def _copy(repl: Repl, rest: str) -> None:
     if repl.talk.answer is None:
         raise UsageError("there is no answer to copy yet")
-    copy(repl.talk.answer)
-    note("copied")
+    note(copy(repl.talk.answer))
 
 
 def _model(repl: Repl, rest: str) -> None:

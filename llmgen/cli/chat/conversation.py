@@ -12,6 +12,7 @@ from llmgen.errors import ContextFullError, UsageError
 if TYPE_CHECKING:
     from llmgen import LLM
     from llmgen.generation import GenerationResult, GenerationStream, SamplingParams
+    from llmgen.generation.stopping import Cancel
     from llmgen.tokenizer import ChatTemplate, Part
 
 WhenFull = Literal["stop", "drop"]
@@ -49,6 +50,8 @@ class Conversation:
     left_out: int = 0
     """How many of the oldest messages after the system message no longer fit the context."""
     last: GenerationResult | None = None
+    cancel: Cancel | None = None
+    """What is asked whether the next answer is to end."""
 
     def __post_init__(self) -> None:
         self.session = self.llm.session()
@@ -201,7 +204,7 @@ class Conversation:
         sampling = self.sampling.with_(stop=(*self.sampling.stop, *self.stops))
         if seed_shift and sampling.seed is not None:
             sampling = sampling.with_(seed=(sampling.seed + seed_shift) % 2**64)
-        return self.session.stream(ids, sampling)
+        return self.session.stream(ids, sampling, cancel=self.cancel)
 
     # -- prompts
 

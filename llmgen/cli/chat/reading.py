@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmgen.cli.chat.interrupts import Stop, noted
+from llmgen.cli.chat.keyboard import keep_keys, waiting_keys
 from llmgen.cli.chat.store import state_folder
-from llmgen.cli.output import note
+from llmgen.cli.output import is_simple, note
+from llmgen.errors import LLMGenError
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -20,17 +24,43 @@ if TYPE_CHECKING:
 QUOTES = '"""'
 
 
+_MOST_BYTES = 64 << 20
+
+
 class Lines:
-    """Messages from a pipe, one a line."""
+    """Messages from a pipe, one a line, in UTF-8."""
+
+    def __init__(self) -> None:
+        self._number = 0
 
     def read(self) -> str | None:
-        """The next message; None at the end."""
-        line = sys.stdin.readline()
-        return line.rstrip("\r\n") if line else None
+        """The next message; None at the end.  Raises LLMGenError for a line that cannot be one."""
+        line = sys.stdin.buffer.readline(_MOST_BYTES)
+        self._number += 1
+        if len(line) == _MOST_BYTES:
+            while len(sys.stdin.buffer.readline(_MOST_BYTES)) == _MOST_BYTES:
+                pass
+            raise LLMGenError(f"line {self._number} has more than {_MOST_BYTES >> 20} MB; give a part of it")
+        try:
+            text = line.decode("utf-8-sig" if self._number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise LLMGenError(
+                f"line {self._number} is not UTF-8 text (byte 0x{line[error.start]:02x}); convert it first"
+            ) from None
+        return text.rstrip("\r\n") if line else None
 
     def edit(self, text: str) -> str | None:
         """A pipe cannot edit."""
         return None
+
+    @contextmanager
+    def answering(self) -> Iterator[Stop]:
+        """Ctrl-C within asks the answer to end."""
+        with noted() as stop:
+            yield stop
+
+    def keep(self, stop: Stop) -> None:
+        """A pipe waits by itself."""
 
 
 class Prompt:
@@ -53,6 +83,8 @@ class Prompt:
             bottom_toolbar=self._toolbar,
             output=_output(),
         )
+        # The library would print a warning of its own where a terminal does not say where its cursor is.
+        self._session.app.renderer.cpr_not_supported_callback = self._session.app.invalidate
 
     def read(self) -> str | None:
         """The next message; None when the user leaves."""
@@ -65,11 +97,21 @@ class Prompt:
         except (KeyboardInterrupt, EOFError):
             return None
 
+    @contextmanager
+    def answering(self) -> Iterator[Stop]:
+        """Ctrl-C within asks the answer to end; other keys wait for the next message."""
+        with noted() as stop, waiting_keys(self._session.input, stop.set):
+            yield stop
+
+    def keep(self, stop: Stop) -> None:
+        """Take what was typed while the answer comes."""
+        keep_keys(self._session.input, stop.set)
+
     def _ask(self, default: str) -> str | None:
         warned = False
         while True:
             try:
-                return _unquoted(self._session.prompt("> ", default=default))
+                return _unquoted(self._session.prompt(self._message, default=default))
             except KeyboardInterrupt:
                 if warned and not self._session.default_buffer.text:
                     return None
@@ -77,6 +119,14 @@ class Prompt:
                 warned = True
             except EOFError:
                 return None
+
+    def _message(self) -> str:
+        """The prompt; with the status above it where there can be no line below."""
+        from prompt_toolkit.renderer import CPR_Support
+
+        renderer = self._session.app.renderer
+        below = renderer.cpr_support != CPR_Support.NOT_SUPPORTED and not is_simple()
+        return "> " if below else f"[{self._status()}]\n> "
 
     def _toolbar(self) -> Any:
         from prompt_toolkit.formatted_text import FormattedText
@@ -128,13 +178,23 @@ def _history() -> History:
     path = state_folder() / "history"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
+        os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | getattr(os, "O_NONBLOCK", 0), 0o600))
         if os.name == "posix":
             path.chmod(0o600)
     except OSError as error:
         note(f"the history cannot be kept in {path}: {error.strerror or error}")
         return InMemoryHistory()
-    return FileHistory(str(path))
+
+    class History(FileHistory):
+        """A full disk must not end a conversation."""
+
+        def store_string(self, string: str) -> None:
+            try:
+                super().store_string(string)
+            except OSError as error:
+                note(f"the history cannot be kept in {path}: {error.strerror or error}")
+
+    return History(str(path))
 
 
 def _completer(commands: dict[str, str], completions: Callable[[str], Iterable[str]]) -> Any:
@@ -181,4 +241,7 @@ def expand(path: str) -> Path:
     path = path.strip()
     if len(path) > 1 and path[0] == path[-1] and path[0] in "\"'":
         path = path[1:-1]
-    return Path(path).expanduser()
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # ~somebody who does not exist
+        return Path(path)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmgen.cli.chat import commands, store
 from llmgen.cli.chat.conversation import Conversation
+from llmgen.cli.chat.interrupts import Stop
 from llmgen.cli.chat.screen import AnswerScreen, Think
 from llmgen.cli.exits import INTERRUPTED
 from llmgen.cli.output import note, print_json, visible
@@ -27,6 +29,12 @@ class Reader(Protocol):
 
     def edit(self, text: str) -> str | None:
         """A text to change; None where that is given up or impossible."""
+
+    def answering(self) -> AbstractContextManager[Stop]:
+        """While an answer is made: what Ctrl-C sets."""
+
+    def keep(self, stop: Stop) -> None:
+        """Between two pieces of an answer: look after the keys."""
 
 
 class Repl:
@@ -52,7 +60,7 @@ class Repl:
         self._change = change
         self._think: Think = think
         self._markdown = markdown
-        self._json = json
+        self.json = json
         self._keep = keep
         self._file = store.new_file()
         self._turn = 0
@@ -62,9 +70,10 @@ class Repl:
     def run(self, reader: Reader, interactive: bool) -> int:
         """Run to the end; returns the exit code: 1 where a scripted message got no answer."""
         self.reader, self._interactive = reader, interactive
-        while (line := reader.read()) is not None:
+        while True:
             try:
-                if not self._handle(line):
+                line = self._read()
+                if line is None or not self._handle(line):
                     break
             except LLMGenError as error:
                 note(f"error: {visible(error)}")
@@ -73,6 +82,14 @@ class Repl:
                     return INTERRUPTED
                 note("interrupted")
         return int(self._failed and not interactive)
+
+    def _read(self) -> str | None:
+        try:
+            return self.reader.read()
+        except LLMGenError as error:
+            self._turn += 1
+            self._unanswered(error)
+            raise
 
     def _handle(self, line: str) -> bool:
         if line.startswith("/") and not line.startswith("//") and "\n" not in line:
@@ -93,38 +110,56 @@ class Repl:
     def answer(self, start: Callable[[], GenerationStream]) -> None:
         """Show the answer that ``start`` begins, and keep it; without one, nothing has changed."""
         self._turn += 1
-        before = list(self.talk.messages)
-        try:
-            stream = start()
-            self.autosave()
-            result = self._follow(stream)
-        except BaseException as error:
-            self.talk.messages = before
-            self.autosave()
-            self._failed = self._failed or not isinstance(error, UsageError)
-            if self._json and isinstance(error, LLMGenError):
-                print_json({"turn": self._turn, "error": str(error)})
-            raise
-        self.talk.add(result)
-        self._close(result)
+        self._close(self._make(start, self.talk.add))
 
     def go_on(self) -> None:
         """Show what follows the last answer."""
-        result = self._follow(self.talk.go_on())
-        self.talk.extend(result)
-        if not result.text.strip():
+        result = self._make(self.talk.go_on, self.talk.extend)
+        if not result.text.strip() and result.finish_reason != "interrupted":
             note("the model has nothing to add")
         self._close(result)
 
-    def _follow(self, stream: GenerationStream) -> GenerationResult:
-        if self._json:
-            result = follow(stream, lambda text: None)
+    def _make(
+        self, start: Callable[[], GenerationStream], keep: Callable[[GenerationResult], None]
+    ) -> GenerationResult:
+        """The result, kept; an error leaves the messages as they were."""
+        before = list(self.talk.messages)
+        with self.reader.answering() as stop:
+            try:
+                self.talk.cancel = stop
+                with stop.raising():
+                    stream = start()
+                self.autosave()
+                result = self._follow(stream, stop)
+            except BaseException as error:
+                self.talk.messages = before
+                self.autosave()
+                self._unanswered(error)
+                raise
+            keep(result)
+            self.autosave()
+        return result
+
+    def _unanswered(self, error: BaseException) -> None:
+        """A script is told that a message got no answer."""
+        self._failed = self._failed or not isinstance(error, UsageError)
+        if self.json and isinstance(error, LLMGenError):
+            print_json({"turn": self._turn, "error": str(error)})
+
+    def _follow(self, stream: GenerationStream, stop: Stop) -> GenerationResult:
+        if self.json:
+            result = follow(stream, lambda text: self.reader.keep(stop))
             print_json({"turn": self._turn, **self._exchange(), **result.as_dict()})
             sys.stdout.flush()
             return result
         screen = AnswerScreen(self._think, self._markdown, self.talk.thinks)
+
+        def show(text: str) -> None:
+            screen.show(text)
+            self.reader.keep(stop)
+
         try:
-            return follow(stream, screen.show)
+            return follow(stream, show)
         finally:
             screen.finish()
 
@@ -133,7 +168,7 @@ class Repl:
         return {"message": users[-1] if users else None}
 
     def _close(self, result: GenerationResult) -> None:
-        self.autosave()
+        """Say how the answer ended, where that is not as usual."""
         if result.finish_reason not in ("stop", "interrupted") and result.finish_detail != "context_full":
             how = "/continue goes on" if result.finish_detail == "max_tokens" else "/regen tries again"
             note(f"[{result.finish_reason}: {result.finish_detail}; {how}]")

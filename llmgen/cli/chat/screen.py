@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Literal
 
 from llmgen.cli.chat.thinking import ThinkSplitter
-from llmgen.cli.output import generated
+from llmgen.cli.output import generated, is_simple
 
 Think = Literal["show", "fold", "hide"]
 
@@ -20,11 +19,11 @@ class AnswerScreen:
     def __init__(self, think: Think, markdown: bool, thinks: bool) -> None:
         """``thinks``: the answer begins with thoughts, which the prompt has opened."""
         self._terminal = sys.stdout.isatty()
-        self._think: Think = "show" if think == "fold" and self._terminal and _is_simple() else think
+        self._think: Think = "show" if think == "fold" and self._terminal and is_simple() else think
         # Into a pipe goes what the model wrote, unless thoughts are not wanted.
         apart = self._terminal or think != "show"
         self._splitter = ThinkSplitter(thinks) if apart else None
-        self._write, self._end = _writer(markdown and self._terminal and not _is_simple())
+        self._write, self._end = _writer(markdown and self._terminal and not is_simple())
         self._thought_s: float | None = None
         self._thoughts = 0
         self._in_thought = False
@@ -76,13 +75,8 @@ class AnswerScreen:
             sys.stdout.write("\r\x1b[K" + _dim(f"thought for {seconds:.0f} s, {self._thoughts} words") + "\n")
 
 
-def _is_simple() -> bool:
-    """Whether the terminal says that it knows no control sequences."""
-    return os.environ.get("TERM") in ("dumb", "unknown")
-
-
 def _dim(text: str) -> str:
-    return text if _is_simple() else f"\x1b[2m{text}\x1b[22m"
+    return text if is_simple() else f"\x1b[2m{text}\x1b[22m"
 
 
 def _writer(markdown: bool) -> tuple[Callable[[str], None], Callable[[], None]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import platformdirs
 
@@ -47,6 +48,24 @@ def prune() -> None:
         path.unlink(missing_ok=True)
 
 
+def open_file(path: Path) -> BinaryIO:
+    """Open a file to read.  Raises LLMGenError; also for a pipe or a device, which may have no end."""
+    try:
+        file = open(
+            os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb"
+        )
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file
+        file.close()
+    except IsADirectoryError:
+        pass
+    except (OSError, ValueError) as error:
+        raise LLMGenError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    raise LLMGenError(
+        f"cannot read {path}: it is {'a folder' if path.is_dir() else 'not a regular file'}; give a file"
+    )
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Put the text into a file that only the user may read; a failure leaves the file as it was.
 
@@ -56,6 +75,9 @@ def write_atomically(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A link stays a link; what it leads to is replaced.
         target = path.resolve()
+        if target.exists() and not target.is_file():  # a device would be replaced by a file
+            what = "a folder" if target.is_dir() else "a pipe or a device"
+            raise LLMGenError(f"cannot write {path}: it is {what}; give a file")
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as file:
@@ -66,8 +88,8 @@ def write_atomically(path: Path, text: str) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-    except OSError as error:
-        raise LLMGenError(f"cannot write {path}: {error.strerror or error}") from error
+    except (OSError, ValueError, RuntimeError) as error:  # the others: names that cannot be, endless links
+        raise LLMGenError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
@@ -79,11 +101,8 @@ def save(path: Path, content: dict[str, Any]) -> None:
 
 def load(path: Path) -> dict[str, Any]:
     """Read a conversation that :func:`save` wrote, or a bare list of messages.  Raises LLMGenError."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise LLMGenError(f"cannot read {path}: {error.strerror or error}") from error
+    with open_file(path) as file:
+        data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise LLMGenError(f"{path} has more than {_MOST_BYTES >> 20} MB, expected a conversation")
     try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,12 +16,14 @@ import typer
 
 from llmgen.cli import exits
 from llmgen.cli.config import configurable
-from llmgen.cli.journal import Journal
+from llmgen.cli.journal import line_hash
 from llmgen.cli.loading import open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, model_options, sampling_options
-from llmgen.cli.output import note, print_json, visible
-from llmgen.cli.requests import Line, failure, identity, parse, read_lines
+from llmgen.cli.output import note, visible
+from llmgen.cli.requests import Line, Reader, Source, failure, identity
+from llmgen.cli.sinks import Sink, file_target, open_sink
+from llmgen.cli.templates import TemplateOption, find_template
 from llmgen.cli.verbose import VerboseOption, log_if
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation.params import SamplingParams
@@ -35,11 +39,16 @@ if TYPE_CHECKING:
 def command(
     model: ModelArgument,
     source: Annotated[
-        Path, typer.Argument(metavar="IN.jsonl", help="The prompts, one JSON object or text a line.")
+        Path,
+        typer.Argument(
+            metavar="IN.jsonl", help="The prompts, one JSON object or text a line; - reads stdin."
+        ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="OUT.jsonl", help="Where the answers go. [default: stdout]"),
+        typer.Option(
+            "-o", "--output", metavar="OUT.jsonl", help="Where the answers go; - is stdout. [default: -]"
+        ),
     ] = None,
     slots: Annotated[
         int, typer.Option("--slots", min=1, max=8, help="Answers computed at the same time.")
@@ -48,6 +57,7 @@ def command(
     raw: Annotated[
         bool, typer.Option("--raw", help="Complete texts as they stand, without the chat template.")
     ] = False,
+    template: TemplateOption = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Forget the answers of a run that was interrupted.")
     ] = False,
@@ -69,98 +79,34 @@ def command(
     OUT.jsonl appears when all is done. Until then the answers are in OUT.jsonl.part: after
     an interruption the same command goes on from there.
     """
-    if raw and system is not None:
-        raise UsageError("--system needs the chat template that --raw leaves out; give one of them")
-    if output is None and (restart or overwrite):
-        raise UsageError("--restart and --overwrite belong to --output; add it, or leave them out")
-    if output is not None and output.exists() and not overwrite:
-        raise UsageError(f"{output} exists; give another name, or --overwrite to replace it")
-    total = sum(1 for _ in read_lines(source))  # before the model is loaded, which takes longer
-    log_if(verbose)
-    path = model_path(model)
-    with open_llm(path, engine) as llm:
-        sink: Any = _ToStdout(read_lines(source))
-        if output is not None:
+    for flag, value in (("--system", system), ("--template", template)):
+        if raw and value is not None:
+            raise UsageError(f"{flag} needs the chat template that --raw leaves out; give one of them")
+    target = file_target(output, source, restart, overwrite)
+    with closing(Source(source)) as lines:
+        total = sum(1 for _ in lines.lines())  # before the model is loaded, which takes longer
+        log_if(verbose)
+        path = model_path(model)
+        chat = None if raw else find_template(path, template)
+        if chat is None and system is not None:
+            raise UsageError("--system needs a chat template, and this model has none; leave --system out")
+        with open_llm(path, engine, chat) as llm:
+            if chat is None and not raw:
+                note("this model has no chat template, so texts are completed as they stand")
             depends_on = {
                 "model": f"{path.name} {llm.model.fingerprint[:16]}",
                 "ctx": llm.n_ctx,
                 "kv_type": llm.model.kv_type,
                 "raw": raw,
                 "system": system,
-                **_as_options(sampling),
+                "template": None if chat is None else line_hash(chat.source.encode()),
+                **asdict(sampling),
             }
-            sink = _ToFile(output, depends_on, restart)
-        with sink.closing(), _progress(total) as tick:
-            code = _Run(llm, sampling, raw, system, sink, tick).run(source, slots, total)
+            reader = Reader(llm, sampling, chat, raw, system)
+            with closing(open_sink(output, target, depends_on, restart)) as sink, _progress(total) as tick:
+                code = _Run(llm, reader, sink, tick).run(lines, slots, total)
     if code != exits.DONE:
         raise typer.Exit(code)
-
-
-def _as_options(sampling: SamplingParams) -> dict[str, Any]:
-    """The sampling options as JSON gives them back."""
-    return {
-        name: [list(item) if isinstance(item, tuple) else item for item in value]
-        if isinstance(value, tuple)
-        else value
-        for name, value in asdict(sampling).items()
-    }
-
-
-class _ToStdout:
-    """Writes answers in the input's order, each as soon as those before it are there."""
-
-    def __init__(self, lines: Iterator[Line]) -> None:
-        self._order = (line.number for line in lines)
-        self._next = next(self._order, None)
-        self._waiting: dict[int, dict[str, Any]] = {}
-
-    def has(self, line: Line) -> bool:
-        return False
-
-    def add(self, line: Line, answer: dict[str, Any]) -> None:
-        self._waiting[line.number] = answer
-        while self._next in self._waiting:
-            print_json(self._waiting.pop(self._next))
-            self._next = next(self._order, None)
-        sys.stdout.flush()
-
-    def finish(self, n_lines: int) -> None:
-        pass
-
-    @contextmanager
-    def closing(self) -> Iterator[None]:
-        yield
-
-    def advice(self) -> str:
-        return ""
-
-
-class _ToFile:
-    """Keeps answers in a journal until all are there."""
-
-    def __init__(self, output: Path, depends_on: dict[str, Any], restart: bool) -> None:
-        if restart:
-            output.with_name(output.name + ".part").unlink(missing_ok=True)
-        self._journal = Journal(output, depends_on)
-
-    def has(self, line: Line) -> bool:
-        return (line.number, line.digest) in self._journal
-
-    def add(self, line: Line, answer: dict[str, Any]) -> None:
-        self._journal.add(line.number, line.digest, answer)
-
-    def finish(self, n_lines: int) -> None:
-        self._journal.finish(n_lines)
-
-    @contextmanager
-    def closing(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self._journal.close()
-
-    def advice(self) -> str:
-        return f"; what is done is in {self._journal.path}, and the same command goes on from there"
 
 
 @dataclass
@@ -168,64 +114,72 @@ class _Run:
     """One pass over the input."""
 
     llm: LLM
-    sampling: SamplingParams
-    raw: bool
-    system: str | None
-    sink: Any
+    reader: Reader
+    sink: Sink
     tick: Callable[[int, int], None]
     answers: int = 0
     tokens: int = 0
     failed: int = 0
     timeouts: int = 0
+    unanswered: int = 0
+    exhausted: bool = False
     started: float = field(default_factory=time.perf_counter)
 
-    def run(self, source: Path, slots: int, total: int) -> int:
+    def run(self, source: Source, slots: int, total: int) -> int:
         """Answer what has no answer yet; returns the exit code."""
-        interrupted = False
         try:
-            requests = self._requests(source)
-            for answer in self.llm.batch(requests, slots=slots, on_event=self._on_event):
-                interrupted = self._take(answer) or interrupted
+            with _ctrl_c() as cancel:
+                requests = self._requests(source)
+                for answer in self.llm.batch(requests, slots=slots, cancel=cancel, on_event=self._on_event):
+                    self._take(answer)
         except KeyboardInterrupt:
-            interrupted = True
-        if interrupted:
-            note(f"interrupted after {self.answers} of {total} answers{visible(self.sink.advice())}")
+            self.exhausted = False
+        except (OSError, MemoryError, LLMGenError):
+            if advice := self.sink.advice():
+                note(f"ended after {self.answers} of {total} answers{advice}")
+            raise
+        if self.unanswered or not self.exhausted:
+            note(f"interrupted after {self.answers} of {total} answers{self.sink.advice()}")
             return exits.INTERRUPTED
-        last = max((line.number for line in read_lines(source)), default=-1)
-        self.sink.finish(last + 1)
+        self.sink.finish()
         self._note()
         if self.failed:
             return exits.FAILED
         return exits.TIMEOUT if self.timeouts else exits.DONE
 
-    def _requests(self, source: Path) -> Iterator[Request]:
+    def _requests(self, source: Source) -> Iterator[Request]:
         """The requests of the lines that are to be done; bad lines are answered at once."""
         from llmgen.generation import Request
 
-        for line in read_lines(source):
-            if self.sink.has(line):
+        for line in source.lines():
+            self.unanswered += 1
+            ending = self.sink.known(line)
+            if ending is not None:
+                self.timeouts += ending == "timeout"
                 self._count()
                 continue
             try:
-                ids, params = parse(line, self.llm, self.sampling, self.raw, self.system)
+                ids, params = self.reader.parse(line)
             except LLMGenError as error:
                 self._fail(line, error)
                 continue
             yield Request(ids, params, line)
+        self.exhausted = True
 
-    def _take(self, answer: Answer) -> bool:
-        """Keep an answer; True for one that an interruption ended, which is for the next run."""
+    def _take(self, answer: Answer) -> None:
+        """Keep an answer; one that an interruption ended is for the next run."""
         line: Line = answer.request.key
         if answer.error is not None:
             self._fail(line, answer.error, {} if answer.result is None else answer.result.as_dict())
-            return False
+            return
         assert answer.result is not None
+        found = {**identity(line), **answer.result.as_dict()}
         if answer.result.finish_reason == "interrupted":
-            return True
+            self.sink.partial(line, found)
+            return
         self.timeouts += answer.result.finish_reason == "timeout"
-        self.sink.add(line, {**identity(line), **answer.result.as_dict()})
+        self.sink.add(line, found)
         self._count()
-        return False
 
     def _fail(self, line: Line, error: LLMGenError, partial: dict[str, Any] | None = None) -> None:
         self.failed += 1
@@ -239,6 +193,7 @@ class _Run:
 
     def _count(self) -> None:
         self.answers += 1
+        self.unanswered -= 1
         self.tick(self.answers, self.tokens)
 
     def _note(self) -> None:
@@ -247,6 +202,27 @@ class _Run:
         failed = f" ({self.failed} failed)" if self.failed else ""
         rate = self.tokens / max(seconds, 1e-9)
         note(f"{self.answers} answers{failed}, {self.tokens} tokens in {seconds:.1f} s, {rate:.1f} tokens/s")
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[threading.Event]:
+    """A cancel token that Ctrl-C sets, so that no answer is lost between two steps; the second one raises."""
+    cancel = threading.Event()
+
+    def ask(number: int, frame: object) -> None:
+        if cancel.is_set():
+            raise KeyboardInterrupt
+        cancel.set()
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield cancel  # somebody else looks after it, or nobody is to
+        return
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield cancel
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

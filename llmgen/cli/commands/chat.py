@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmgen.cli.chat.interrupts import noted
+from llmgen.cli.config import configurable
 from llmgen.cli.loading import open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, model_options, sampling_options
@@ -41,6 +43,7 @@ class WhenFull(StrEnum):
     drop = "drop"
 
 
+@configurable
 @model_options
 @sampling_options
 def command(
@@ -129,7 +132,8 @@ class _Models:
             self._open.close()
             self._open = old
             raise
-        talk.use(llm, template, stops_of(template), options)
+        with noted():  # half a change would be the end
+            talk.use(llm, template, stops_of(template), options)
         old.close()
         return path
 
@@ -145,6 +149,8 @@ def _run(repl: Repl) -> int:
 
     if not sys.stdin.isatty():
         return repl.run(Lines(), interactive=False)
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(encoding="utf-8")  # as everywhere, whatever the locale says
     note("/help lists the commands; Ctrl-D leaves")
     prompt = Prompt(commands.HELP, lambda line: commands.completions(repl, line), repl.status)
     return repl.run(prompt, interactive=True)
