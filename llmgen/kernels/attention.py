@@ -32,8 +32,10 @@ from llmgen.kernels.abi import (
     arg_f64,
     inline,
     run_field,
+    share,
     step,
 )
+from llmgen.kernels.arguments import Attend, Combine, places
 from llmgen.kernels.dot import LEVEL
 from llmgen.kernels.functions import exp, tanh
 from llmgen.kernels.layout import KEY_BLOCK, KEY_GROUP, ROW_STATE, SCORE_ROWS, TILE_TOKENS
@@ -198,8 +200,8 @@ def _pass(rows: int, groups: int, vectors: int, size: int) -> Any:
     def add_values(acc, o, state_bytes, n):  # type: ignore[no-untyped-def]
         i = 0
         for v in acc:
-            at = o + (i // n) * state_bytes + 64 * (i % n)
-            store_f32x16(at, load_f32x16(at) + v)
+            p = o + (i // n) * state_bytes + 64 * (i % n)
+            store_f32x16(p, load_f32x16(p) + v)
             i += 1
 
     @inline
@@ -231,25 +233,7 @@ def _pass(rows: int, groups: int, vectors: int, size: int) -> Any:
     return attend
 
 
-# Arguments of the steps, in order.  K_AT, V_AT: bytes from a sequence's cache base to this layer's keys and values.
-(
-    Q,
-    Q_STRIDE,
-    N_KV,
-    GROUP,
-    HEAD_DIM,
-    K_AT,
-    V_AT,
-    BLOCKS,
-    WINDOW,
-    CAP,
-    OUT,
-    OUT_STRIDE,
-    PARTIAL,
-    PARTIAL_BLOCKS,
-    SCRATCH,
-    RUN,
-) = range(16)
+at, combine_at = places(Attend), places(Combine)
 
 
 def _make(size: int) -> tuple[Any, Any]:
@@ -290,36 +274,38 @@ def _make(size: int) -> tuple[Any, Any]:
                 store_f32x16(p + ROW_STATE + i, zero_f32x16())
 
     def attend_blocks(args: int, thread: int, n_threads: int) -> None:
-        """Generated tokens: every (token, kv head, key block) is a unit of work; its row states go to PARTIAL.
+        """Generated tokens: every (token, kv head, key block) is a unit of work; its row states go to out.
 
-        PARTIAL: [token][kv head][PARTIAL_BLOCKS][group] row states, block 0 the first that the token sees.
+        out: row states [token][kv head][block][group], block 0 the first that the token sees.
         """
-        run = arg(args, RUN)
-        group = arg(args, GROUP)
-        head_dim = arg(args, HEAD_DIM)
+        run = arg(args, at.run)
+        group = arg(args, at.group)
+        head_dim = arg(args, at.head_dim)
         width = (head_dim + 15) // 16 * 16
-        window = arg(args, WINDOW)
-        blocks = arg(args, BLOCKS)
-        cap = np.float32(arg_f64(args, CAP))
+        window = arg(args, at.window)
+        blocks = arg(args, at.blocks)
+        cap = np.float32(arg_f64(args, at.cap))
         state_bytes = ROW_STATE + 4 * width
+        out = arg(args, at.out)
+        out_stride = arg(args, at.out_stride)
+        head_stride = out_stride // arg(args, at.n_kv)
         unit = 0
         for t in range(run_field(run, RUN_TOKENS)):
             position = load_i64(run_field(run, RUN_POSITIONS) + 8 * t)
             base = load_i64(run_field(run, RUN_CACHES) + 8 * t)
             first = max(0, position + 1 - window) // KEY_BLOCK
-            for h in range(arg(args, N_KV)):
-                q = arg(args, Q) + t * arg(args, Q_STRIDE) + 4 * h * group * head_dim
+            for h in range(arg(args, at.n_kv)):
+                q = arg(args, at.q) + t * arg(args, at.q_stride) + 4 * h * group * head_dim
                 for block in range(first, position // KEY_BLOCK + 1):
                     unit += 1
                     if unit % n_threads != thread:
                         continue
-                    at = (t * arg(args, N_KV) + h) * arg(args, PARTIAL_BLOCKS) + block - first
-                    state = arg(args, PARTIAL) + at * group * state_bytes
+                    state = out + t * out_stride + h * head_stride + (block - first) * group * state_bytes
                     clear_state(state, group, position, width)
                     start = block * KEY_BLOCK
                     slot = (h * blocks + block % blocks) * KEY_BLOCK
-                    k = base + arg(args, K_AT) + slot * head_dim * size
-                    v = base + arg(args, V_AT) + slot * width * size
+                    k = base + arg(args, at.k_at) + slot * head_dim * size
+                    v = base + arg(args, at.v_at) + slot * width * size
                     n_keys = min(position + 1 - start, KEY_BLOCK)
                     first_key = max(0, position + 1 - window - start)
                     over_block(
@@ -327,7 +313,7 @@ def _make(size: int) -> tuple[Any, Any]:
                         q,
                         k,
                         v,
-                        arg(args, SCRATCH),
+                        arg(args, at.scratch),
                         state,
                         start,
                         first_key,
@@ -339,37 +325,37 @@ def _make(size: int) -> tuple[Any, Any]:
 
     def attend_tiles(args: int, thread: int, n_threads: int) -> None:
         """Prompt tokens: a unit of work is a tile of eight tokens times one kv head, over all its blocks."""
-        run = arg(args, RUN)
-        group = arg(args, GROUP)
-        head_dim = arg(args, HEAD_DIM)
+        run = arg(args, at.run)
+        group = arg(args, at.group)
+        head_dim = arg(args, at.head_dim)
         width = (head_dim + 15) // 16 * 16
-        window = arg(args, WINDOW)
-        blocks = arg(args, BLOCKS)
-        cap = np.float32(arg_f64(args, CAP))
+        window = arg(args, at.window)
+        blocks = arg(args, at.blocks)
+        cap = np.float32(arg_f64(args, at.cap))
         state_bytes = ROW_STATE + 4 * width
         n_tokens = run_field(run, RUN_TOKENS)
-        scores = arg(args, SCRATCH)
+        scores = arg(args, at.scratch)
         queries = scores + ROWS * KEY_BLOCK * 4
         state = queries + TILE_TOKENS * group * head_dim * 4
         base = load_i64(run_field(run, RUN_CACHES))
         unit = 0
         for t0 in range(0, n_tokens, TILE_TOKENS):
             count = min(TILE_TOKENS, n_tokens - t0)
-            for h in range(arg(args, N_KV)):
+            for h in range(arg(args, at.n_kv)):
                 unit += 1
                 if unit % n_threads != thread:
                     continue
                 low = load_i64(run_field(run, RUN_POSITIONS) + 8 * t0)
                 high = load_i64(run_field(run, RUN_POSITIONS) + 8 * (t0 + count - 1))
                 for t in range(count):
-                    q = arg(args, Q) + (t0 + t) * arg(args, Q_STRIDE) + 4 * h * group * head_dim
+                    q = arg(args, at.q) + (t0 + t) * arg(args, at.q_stride) + 4 * h * group * head_dim
                     copy_floats(q, queries + 4 * t * group * head_dim, group * head_dim)
                     clear_state(state + t * group * state_bytes, group, low + t, width)
                 for block in range(max(0, low + 1 - window) // KEY_BLOCK, high // KEY_BLOCK + 1):
                     start = block * KEY_BLOCK
                     slot = (h * blocks + block % blocks) * KEY_BLOCK
-                    k = base + arg(args, K_AT) + slot * head_dim * size
-                    v = base + arg(args, V_AT) + slot * width * size
+                    k = base + arg(args, at.k_at) + slot * head_dim * size
+                    v = base + arg(args, at.v_at) + slot * width * size
                     n_keys = min(high + 1 - start, KEY_BLOCK)
                     first_key = max(0, low + 1 - window - start)
                     over_block(
@@ -390,7 +376,9 @@ def _make(size: int) -> tuple[Any, Any]:
                     for g in range(group):
                         st = state + (t * group + g) * state_bytes
                         out = (
-                            arg(args, OUT) + (t0 + t) * arg(args, OUT_STRIDE) + 4 * (h * group + g) * head_dim
+                            arg(args, at.out)
+                            + (t0 + t) * arg(args, at.out_stride)
+                            + 4 * (h * group + g) * head_dim
                         )
                         write_row(st, out, head_dim)
 
@@ -419,25 +407,31 @@ def write_row(state, out, head_dim):  # type: ignore[no-untyped-def]
 
 @step
 def combine(args: int, thread: int, n_threads: int) -> None:
-    """Row states of PARTIAL -> out, blocks in order; a unit of work is one query head of one token."""
-    run = arg(args, RUN)
-    group = arg(args, GROUP)
-    head_dim = arg(args, HEAD_DIM)
+    """Row states of all blocks, in order -> out; a unit of work is one query head of one token."""
+    run = arg(args, combine_at.run)
+    group = arg(args, combine_at.group)
+    head_dim = arg(args, combine_at.head_dim)
     width = (head_dim + 15) // 16 * 16
     state_bytes = ROW_STATE + 4 * width
-    heads = arg(args, N_KV) * group
-    units = run_field(run, RUN_TOKENS) * heads
-    for unit in range(units * thread // n_threads, units * (thread + 1) // n_threads):
+    heads = arg(args, combine_at.n_kv) * group
+    head_stride = arg(args, combine_at.states_stride) // arg(args, combine_at.n_kv)
+    start, stop = share(run_field(run, RUN_TOKENS) * heads, thread, n_threads)
+    for unit in range(start, stop):
         t, head = unit // heads, unit % heads
         position = load_i64(run_field(run, RUN_POSITIONS) + 8 * t)
-        first = max(0, position + 1 - arg(args, WINDOW)) // KEY_BLOCK
-        at = (t * arg(args, N_KV) + head // group) * arg(args, PARTIAL_BLOCKS) * group + head % group
-        total = arg(args, PARTIAL) + at * state_bytes
+        first = max(0, position + 1 - arg(args, combine_at.window)) // KEY_BLOCK
+        total = (
+            arg(args, combine_at.states)
+            + t * arg(args, combine_at.states_stride)
+            + head // group * head_stride
+        )
+        total += head % group * state_bytes
         state = total
         for _ in range(first, position // KEY_BLOCK):
             state += group * state_bytes
             merge_row(state, total, width)
-        write_row(total, arg(args, OUT) + t * arg(args, OUT_STRIDE) + 4 * head * head_dim, head_dim)
+        out = arg(args, combine_at.out) + t * arg(args, combine_at.out_stride) + 4 * head * head_dim
+        write_row(total, out, head_dim)
 
 
 @inline

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmgen.kernels.abi import arg, inline, run_field, step
+from llmgen.kernels.arguments import Matvec, places
 from llmgen.kernels.layout import COLUMN_SUMS, MAX_COLUMNS
 from llmgen.kernels.quants import floats, kquants, legacy
 from llmgen.kernels.simd import (
@@ -26,7 +27,6 @@ from llmgen.kernels.simd import (
 AHEAD = 4096
 """Bytes ahead of a row's reading that its weights are asked for."""
 
-# Arguments of the step, in order.
 (
     WEIGHTS,
     ROW_BYTES,
@@ -43,7 +43,7 @@ AHEAD = 4096
     RUN,
     COUNT,
     SCRATCH,
-) = range(15)
+) = places(Matvec)
 
 
 def _make(quant: Any) -> Any:
