@@ -36,7 +36,8 @@ from llmgen.kernels.attention_rows import (
     write_row,
 )
 from llmgen.kernels.layout import KEY_BLOCK, SCORE_ROWS, TILE_TOKENS
-from llmgen.kernels.simd import load_f32, load_f32x16, load_i64, store_f32, store_f32x16
+from llmgen.kernels.pointwise import copy_floats
+from llmgen.kernels.simd import load_i64
 
 at, combine_at = places(Attend), places(Combine)
 
@@ -129,16 +130,6 @@ def _make(size: int) -> tuple[Any, Any]:
 
 blocks_f16, tiles_f16 = _make(2)
 blocks_f32, tiles_f32 = _make(4)
-
-
-@inline
-def copy_floats(source, out, n):  # type: ignore[no-untyped-def]
-    """n values as they are."""
-    whole = n // 16 * 16
-    for i in range(0, 4 * whole, 64):
-        store_f32x16(out + i, load_f32x16(source + i))
-    for i in range(4 * whole, 4 * n, 4):
-        store_f32(out + i, load_f32(source + i))
 
 
 @step

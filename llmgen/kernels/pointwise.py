@@ -15,6 +15,16 @@ at = places(Binary)
 copy_at, row_at, cap_at = places(Copy), places(AddRow), places(Softcap)
 
 
+@inline
+def copy_floats(x, out, n):  # type: ignore[no-untyped-def]
+    """out = x, n floats and no more."""
+    whole = n // 16 * 16
+    for i in range(0, 4 * whole, 64):
+        store_f32x16(out + i, load_f32x16(x + i))
+    for i in range(4 * whole, 4 * n, 4):
+        store_f32(out + i, load_f32(x + i))
+
+
 def _binary(combine: Any) -> Any:
     def kernel(args: int, thread: int, n_threads: int) -> None:
         """out = combine(x, y)."""
@@ -52,15 +62,11 @@ add, silu_mul, gelu_mul = _binary(_add), _binary(_silu_mul), _binary(_gelu_mul)
 def copy(args: int, thread: int, n_threads: int) -> None:
     """out = x, exactly n values."""
     n = arg(args, copy_at.n)
-    whole = n // 16 * 16
     first, last = tokens_of(arg(args, copy_at.run), arg(args, copy_at.split), thread, n_threads)
     for t in range(first, last):
         x = arg(args, copy_at.x) + t * arg(args, copy_at.x_stride)
         out = arg(args, copy_at.out) + t * arg(args, copy_at.out_stride)
-        for i in range(0, 4 * whole, 64):
-            store_f32x16(out + i, load_f32x16(x + i))
-        for i in range(4 * whole, 4 * n, 4):
-            store_f32(out + i, load_f32(x + i))
+        copy_floats(x, out, n)
 
 
 @step

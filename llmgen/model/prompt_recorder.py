@@ -59,12 +59,9 @@ class PromptRecorder(Recorder):
         self.emit(
             kernels.panel,
             accesses,
-            weights=w.address,
-            row_bytes=w.row_bytes,
+            **w.arguments,
             first=Each(first),
             last=Each(last),
-            tail_row=w.tail_row,
-            tail_address=w.tail_address,
             x=tiles,
             blocks=blocks,
             out=out,

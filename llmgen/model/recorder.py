@@ -126,7 +126,7 @@ class Recorder(ABC):
     # ---- the vocabulary ------------------------------------------------------------
 
     def embed(self, w: Matrix, scale: float = 1.0) -> Value:
-        """x[t] = scale * w[id of t]."""
+        """scale * w[id of t] for each token t: [tokens, n_cols]."""
         out = self.whole_tokens(w.n_cols)
         kernels = w.kernels
         self.emit(
@@ -168,7 +168,10 @@ class Recorder(ABC):
         return out
 
     def head_norm(self, x: Value, w: Vector, n_heads: int, kind: str = "rms") -> Value:
-        """Norm of each head by itself, in place; w: one row for all heads, or a row per head."""
+        """Norm of each head of x [tokens, n_heads * head_dim] by itself, in place; kind: 'rms' or 'layer'.
+
+        w: [head_dim] for all heads, or [n_heads, head_dim].
+        """
         first, last = self._head_range(n_heads)
         self._in_place(
             f"norms:{kind}_norm",
@@ -188,7 +191,10 @@ class Recorder(ABC):
     def rope(
         self, x: Value, n_heads: int, table: RopeTable, scale: float = 1.0, token_scale: int = 0
     ) -> Value:
-        """Rotate each head by its token's position, and multiply by ``scale``; in place."""
+        """Rotate each head of x [tokens, n_heads * head_dim] by its position, times ``scale``; in place.
+
+        token_scale: 0, or the address of one more factor per position, float32 [n_ctx].
+        """
         if table not in self.tables:
             self.tables.append(table)
         first, last = self._head_range(n_heads)
@@ -218,7 +224,7 @@ class Recorder(ABC):
     def _head_partition(self, n_heads: int) -> Hashable: ...
 
     def store(self, k: Value, v: Value, layer: int) -> None:
-        """Concatenate keys and values to the layer's cache."""
+        """Concatenate keys and values, [tokens, n_kv_heads * head_dim] each, to the layer's cache."""
         cache = self.layout.layers[layer]
         first, last = self._head_range(cache.n_kv_heads)
         partition = self._head_partition(cache.n_kv_heads)
@@ -267,19 +273,22 @@ class Recorder(ABC):
 
     @abstractmethod
     def attend(self, q: Value, layer: int) -> Value:
-        """softmax(q k^T) v over the layer's cache, within its window; q is already scaled."""
+        """softmax(q k^T) v over the layer's cache, within its window: [tokens, n_heads * head_dim], as q.
+
+        q is already scaled.
+        """
 
     @abstractmethod
     def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
-        """x @ w.T + bias."""
+        """x @ w.T + bias: [tokens, n_cols] -> [tokens, n_rows]."""
 
     @abstractmethod
     def add(self, x: Value, y: Value) -> Value:
-        """x + y."""
+        """x + y, of the same shape."""
 
     @abstractmethod
     def gated(self, gate: Value, up: Value, activation: str) -> Value:
-        """activation(gate) * up; activation: 'silu' or 'gelu'."""
+        """activation(gate) * up, of the same shape; activation: 'silu' or 'gelu'."""
 
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
         """x @ w.T + bias for the tokens that want logits, soft-capped; ends the program."""
@@ -331,12 +340,9 @@ class Recorder(ABC):
             kernels.matvec,
             accesses,
             (w.address, lambda t, n: first(t, n) * w.row_bytes),
-            weights=w.address,
-            row_bytes=w.row_bytes,
+            **w.arguments,
             first=Each(first),
             last=Each(last),
-            tail_row=w.tail_row,
-            tail_address=w.tail_address,
             x=record,
             steps=steps,
             tail=tail // kernels.block,

@@ -9,7 +9,7 @@ import numpy as np
 
 import gguf
 from kernels.call import COUNT_TOKENS, TABLE, QuantKernels, Run, aligned, step
-from llmgen.kernels.layout import MAX_COLUMNS, PANEL_ROWS, RECORDS, TILE_BLOCK, TILE_TOKENS
+from llmgen.kernels.layout import COLUMN_SUMS, MAX_COLUMNS, PANEL_ROWS, RECORDS, TILE_BLOCK, TILE_TOKENS
 
 # Where the half-precision scales stand in a block.
 SCALES = {
@@ -205,7 +205,7 @@ def matvec(m: Matrix, x: np.ndarray, n_threads: int = 1, level: str | None = Non
             out_stride=out.strides[0],
             run=Run(n),
             count=COUNT_TOKENS,
-            scratch=aligned(MAX_COLUMNS * 128, np.uint8, 0xFF),
+            scratch=aligned(MAX_COLUMNS * COLUMN_SUMS, np.uint8, 0xFF),
         )
         assert np.all(out[:, last:] == -7.5)
     return out[:, : m.n_rows]

@@ -151,6 +151,7 @@ def _make(quant: Any, key: str) -> Any:
 
     @inline
     def unpack_panel(weights, row_bytes, row, n_rows, tail_row, tail_address, blocks, panel):  # type: ignore[no-untyped-def]
+        """16 rows from ``row`` on, of ``blocks`` file blocks each -> [32 weights][panel_bytes], as above."""
         for half in range(2):
             r = row + 8 * half
             p0 = row_address(weights, row_bytes, r, n_rows, tail_row, tail_address)
