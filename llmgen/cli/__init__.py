@@ -14,6 +14,11 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the ``llmgen`` command and leave the process with its exit code."""
+    import signal
+
+    # until errors are reported, and again when nothing is left to report, Ctrl-C just ends the process
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from llmgen.cli.exits import reporting
 
     with reporting():

@@ -24,7 +24,7 @@ def print_samples(llm: LLM, ids: list[int], sampling: SamplingParams, n: int, js
     from llmgen.generation.rng import random_seed
 
     seed = random_seed() if sampling.seed is None else sampling.seed
-    requests = [Request(ids, sampling.with_(seed=(seed + i) % 2**64), i) for i in range(n)]
+    requests = (Request(ids, sampling.with_(seed=(seed + i) % 2**64), i) for i in range(n))
     results: dict[int, GenerationResult] = {}
     try:
         for answer in llm.batch(requests):
@@ -35,7 +35,7 @@ def print_samples(llm: LLM, ids: list[int], sampling: SamplingParams, n: int, js
     finally:
         _print([results[i] for i in sorted(results)], json)
     if sampling.seed is None and not sampling.greedy and not json:
-        note(f"seeds {seed} to {seed + n - 1}")
+        note(f"seeds {seed} to {seed + max(results, default=0)}")
     return exit_code(results.values()) if len(results) == n else exits.INTERRUPTED
 
 

@@ -111,12 +111,13 @@ def read_file(path: Path) -> dict[str, Any]:
     if path.suffix not in (".toml", ".yaml", ".yml"):
         raise UsageError(f"the options file {path} must end in .toml, .yaml or .yml")
     try:
-        data = path.read_bytes()
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)  # it may be endless
     except OSError as error:
         raise UsageError(f"cannot read the options file {path}: {error.strerror or error}") from error
     if len(data) > _MOST_BYTES:
         raise UsageError(
-            f"the options file {path} has {len(data)} bytes, and at most {_MOST_BYTES} were expected"
+            f"the options file {path} has more than {_MOST_BYTES} bytes; is it a file of options?"
         )
     try:
         text = data.decode("utf-8-sig")

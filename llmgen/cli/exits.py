@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -24,13 +25,26 @@ def reporting() -> Iterator[None]:
     """Run the program inside: raises SystemExit with one of the codes above, always."""
     try:
         _prepare_streams()
+        _answer_ctrl_c(signal.default_int_handler)
         yield
         code = DONE
     except SystemExit as error:
+        _answer_ctrl_c(signal.SIG_DFL)
         code = error.code if isinstance(error.code, int) else DONE
     except BaseException as error:
+        _answer_ctrl_c(signal.SIG_DFL)
         code = _report(error)
+    _answer_ctrl_c(signal.SIG_DFL)
     raise SystemExit(_flush(code))
+
+
+def _answer_ctrl_c(handler: Callable[..., object] | signal.Handlers) -> None:
+    """Raise KeyboardInterrupt or end at once; where the caller has Ctrl-C ignored or handled, that stays."""
+    try:
+        if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL):
+            signal.signal(signal.SIGINT, handler)
+    except ValueError:
+        pass  # not the main thread, which alone gets signals
 
 
 def _report(error: BaseException) -> int:
@@ -38,17 +52,31 @@ def _report(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         _silence_stdout()
         return DONE
-    if isinstance(error, KeyboardInterrupt):
+    if _was_interrupted(error):
         return INTERRUPTED
     if type(error).__name__ == "Exit" and hasattr(error, "exit_code"):  # Typer's way to end, by its shape
         return int(error.exit_code)
     message, code = _describe(error)
     _say(f"error: {visible(message)}")
-    if os.environ.get("LLMGEN_DEBUG"):
+    if os.environ.get("LLMGEN_DEBUG", "0") not in ("", "0"):
         import traceback
 
         traceback.print_exception(error)
     return code
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, or an error that Python or a library made of it (as in the middle of an import)."""
+    if isinstance(error, LLMGenError):
+        return False
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def _describe(error: BaseException) -> tuple[str, int]:
@@ -68,9 +96,13 @@ def _describe(error: BaseException) -> tuple[str, int]:
 
 def _describe_usage(error: BaseException) -> tuple[str, int]:
     """The same for Typer's usage errors, known by their shape: their class moved between versions."""
+    from llmgen.cli.app import COMMANDS
+
     message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "llmgen"
+    if command == "llmgen" and sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        command = f"llmgen {sys.argv[1]}"  # the parser does not always say whose option it is
     message = message[:1].lower() + message[1:]
     return f"{message} (see `{command} --help`)", int(error.exit_code)  # type: ignore[attr-defined]
 

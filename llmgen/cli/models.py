@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from llmgen import hub
+from llmgen.cli.faults import explain_lost_pages
 from llmgen.cli.output import note, size, visible
 
 
@@ -32,8 +33,9 @@ ModelArgument = Annotated[
 
 
 def model_path(model: str) -> Path:
-    """Return the file that MODEL means; a known model that is not here yet is fetched first."""
+    """Return the file that MODEL means, about to be mapped; a known model that is not here yet is fetched first."""
     found = hub.find(model)
+    explain_lost_pages()
     return found if isinstance(found, Path) else fetch(found)
 
 

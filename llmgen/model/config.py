@@ -149,6 +149,22 @@ def _local_layers(keys: _Keys, n_layers: int) -> tuple[bool, ...]:
     return tuple(period == 0 or layer % period < period - 1 for layer in range(n_layers))
 
 
+def _vocab_size(file: GGUFFile) -> int:
+    """Rows of the embedding: one for each token, and maybe more, that no text comes to."""
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise UnsupportedModelError(
+            f"{file.path} holds no token_embd.weight matrix, so it has no weights to run; choose another file"
+        )
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, Sequence) and len(tokens) > embedding.shape[1]:
+        raise UnsupportedModelError(
+            f"token_embd.weight has {embedding.shape[1]} rows, expected one for each of the {len(tokens)} "
+            "tokens of the vocabulary; the file is damaged, download it again"
+        )
+    return embedding.shape[1]
+
+
 def read_config(file: GGUFFile) -> ModelConfig:
     """The configuration of a model file.  Raises UnsupportedModelError for values no model can have."""
     architecture = file.architecture
@@ -184,7 +200,6 @@ def read_config(file: GGUFFile) -> ModelConfig:
     local_base = {"gemma2": rope_base, "gemma3": 10000.0}.get(architecture, rope_base)
     if architecture in ("gemma2", "gemma3"):
         local_base = keys.real("rope.freq_base_swa", local_base, low=1e-3)
-    embedding = file.tensors.get("token_embd.weight")
     return ModelConfig(
         architecture=architecture,
         name=str(file.metadata.get("general.name", "")),
@@ -194,7 +209,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
         n_kv_heads=n_kv_heads,
         head_dim=head_dim,
         n_ff=keys.whole("feed_forward_length", 0, low=0, high=1 << 24),
-        vocab_size=embedding.shape[1] if embedding is not None and len(embedding.shape) == 2 else 0,
+        vocab_size=_vocab_size(file),
         context_length=context_length,
         norm_eps=keys.real(eps_key, low=0.0, high=1.0),
         n_rot=n_rot,

@@ -104,8 +104,6 @@ class Model:
         """
         config = read_config(file)
         architecture(config.architecture)
-        if config.vocab_size < 1:
-            raise LLMGenError(f"{file.path} holds no token_embd.weight matrix, so it has no weights to run")
         n_ctx = _default_context(config, kv_type) if n_ctx is None else n_ctx
         if not 1 <= n_ctx <= MAX_CONTEXT:
             raise UsageError(f"the context is {n_ctx} tokens, expected 1 to {MAX_CONTEXT} (-c)")

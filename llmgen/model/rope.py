@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from llmgen.errors import UnsupportedModelError
 from llmgen.model.config import RopeScaling
 from llmgen.model.memory import Arena
 
@@ -38,7 +39,7 @@ class RopeTable:
         self._memory = Arena(max(4, n_ctx * n_rot * 8), "the table of rotary positions")
         self._table = self._memory.data.view(np.float32)[: n_ctx * 2 * n_rot].reshape(n_ctx, 2, n_rot)
         self.address = self._table.ctypes.data if n_rot and n_ctx else 0
-        self._frequencies, self._magnitude = _frequencies(n_rot, base, scaling or RopeScaling(), factors)
+        self._frequencies, self._magnitude = _checked(n_rot, base, scaling or RopeScaling(), factors)
 
     def fill(self, length: int) -> None:
         """Make the rows of positions 0 .. length - 1 valid."""
@@ -55,6 +56,23 @@ class RopeTable:
                 rows[:, 0, 0::2], rows[:, 0, 1::2] = cosines, cosines
                 rows[:, 1, 0::2], rows[:, 1, 1::2] = -sines, sines
             self._filled = last
+
+
+def _checked(
+    n_rot: int, base: float, scaling: RopeScaling, factors: np.ndarray | None
+) -> tuple[np.ndarray, float]:
+    """The result of ``_frequencies``, or UnsupportedModelError for settings from which none follows."""
+    try:
+        with np.errstate(all="ignore"):
+            frequencies, magnitude = _frequencies(n_rot, base, scaling, factors)
+        if np.isfinite(frequencies).all() and math.isfinite(magnitude):
+            return frequencies, magnitude
+    except (ArithmeticError, ValueError):
+        pass
+    raise UnsupportedModelError(
+        f"no rotary positions follow from the rope.freq_base {base:g}, a {scaling.kind} scaling of "
+        f"{scaling.factor:g} and the factors in this file; it is damaged, download it again"
+    )
 
 
 def _frequencies(

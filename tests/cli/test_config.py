@@ -163,3 +163,10 @@ def test_the_users_defaults_are_in_the_config_folder(tmp_path: Path, monkeypatch
     (tmp_path / "config.yaml").write_text("temp: 0")
     assert user_file() == tmp_path / "config.yaml"
     assert run("run", "x")[3].temp == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="needs an endless file")
+def test_an_endless_file_is_not_read_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "endless.toml").symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match="has more than 1048576 bytes"):
+        read_file(tmp_path / "endless.toml")

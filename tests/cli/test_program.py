@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,7 @@ def test_version_names_what_computes() -> None:
         (["list", "--nope"], "no such option: --nope"),
         (["pull"], "missing argument 'NAME...' (see `llmgen pull --help`)"),
         (["list", "extra"], "unexpected extra argument"),
+        (["run", "m", "--temp"], "option '--temp' requires an argument (see `llmgen run --help`)"),
     ],
 )
 def test_wrong_usage(arguments: list[str], says: str) -> None:
@@ -95,6 +97,38 @@ def test_an_unexpected_exception_is_one_sentence_and_a_traceback_on_request(tmp_
     assert "unexpected KeyError: 'missing'" in refused(run())
     assert "LLMGEN_DEBUG=1" in run().stderr
     assert "Traceback" in run(LLMGEN_DEBUG="1").stderr
+    assert "Traceback" not in run(LLMGEN_DEBUG="0").stderr
+
+
+def test_ctrl_c_that_became_another_error_is_still_ctrl_c() -> None:
+    """As Python 3.11 makes a RuntimeError of what a class body's descriptors raise."""
+    code = (
+        "from llmgen.cli.exits import reporting\n"
+        "with reporting():\n"
+        "    try: raise KeyboardInterrupt\n"
+        "    except KeyboardInterrupt as error: raise RuntimeError('in an import') from error\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_ctrl_c_after_the_command_ends_quietly_and_one_that_is_ignored_stays_so() -> None:
+    code = (
+        "import atexit, os, signal, sys\n"
+        "from llmgen.cli import main\n"
+        "sys.argv = ['llmgen', '--help']\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "main()\n"
+    )
+
+    def run(first: str = "") -> int:
+        done = subprocess.run([sys.executable, "-c", first + code], capture_output=True, env=environment())
+        assert done.stderr == b""
+        return done.returncode
+
+    assert run() == -signal.SIGINT
+    assert run("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n") == 0
 
 
 def test_a_warning_is_one_sentence() -> None:

@@ -111,13 +111,13 @@ class TestStdin:
         waiting = subprocess.Popen(command, text=True, env=environment(), **options)
         assert waiting.stderr is not None
         assert waiting.stderr.readline() == "waiting for text on stdin (--no-stdin does not wait)\n"
-        free = subprocess.run([*command, "--no-stdin"], text=True, env=environment(), timeout=60, **options)
+        free = subprocess.run([*command, "--no-stdin"], text=True, env=environment(), timeout=300, **options)
         assert free.returncode == 0
         assert free.stderr == ""
         os.write(write, b" a time")
         os.close(write)
         os.close(read)
-        out, _ = waiting.communicate(timeout=60)
+        out, _ = waiting.communicate(timeout=300)
         assert out == run_json("Once upon a time", "--raw", *GREEDY)["text"] + "\n"
         assert free.stdout != out
 
@@ -163,7 +163,9 @@ def test_timeout() -> None:
     arguments = [str(smollm2()), "Tell a long story.", "--ignore-eos", "-n", "5000", "--timeout", "0.5"]
     done = llmgen("run", *arguments, "--temp", "0")
     assert done.returncode == 124
-    assert len(done.stdout) > 20
+    text = done.stdout.removesuffix("\n")  # as far as it came
+    whole = run_json("Tell a long story.", "--ignore-eos", "-n", "100", "--temp", "0")["text"]
+    assert text.startswith(whole[: len(text)])
     done = llmgen("run", *arguments, "--json")
     assert done.returncode == 124
     assert json.loads(done.stdout)["finish_reason"] == "timeout"
@@ -190,7 +192,7 @@ class TestSignals:
         assert program.stdout is not None
         first = program.stdout.read(20)
         program.send_signal(signal.SIGINT)
-        out, err = program.communicate(timeout=10)
+        out, err = program.communicate(timeout=120)
         assert program.returncode == 130
         assert err == b""
         text = (first + out).decode()
@@ -199,20 +201,23 @@ class TestSignals:
         assert whole.startswith(text.removesuffix("\n")[:200])
 
     def test_ctrl_c_under_json(self) -> None:
-        program = self.start("--json")
-        time.sleep(2.5)
+        program = self.start("--json", "--verbose")
+        assert program.stderr is not None
+        while b"computed" not in (line := program.stderr.readline()):
+            assert line, "it ended before the prompt was computed"
         program.send_signal(signal.SIGINT)
-        out, err = program.communicate(timeout=10)
+        out, err = program.communicate(timeout=120)
         assert program.returncode == 130, err
+        assert b"Traceback" not in err
         assert json.loads(out)["finish_reason"] == "interrupted"
 
     def test_ctrl_c_while_it_starts(self) -> None:
-        for delay in (0.15, 0.4):
+        for delay in (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6):
             program = self.start()
             time.sleep(delay)
             program.send_signal(signal.SIGINT)
-            out, err = program.communicate(timeout=10)
-            if b"KeyboardInterrupt" in err and program.returncode == 1:
+            _, err = program.communicate(timeout=120)
+            if b"KeyboardInterrupt" in err and (b"<frozen " in err or b"site" in err):
                 continue  # so early that Python itself was still starting
             assert program.returncode in (130, -signal.SIGINT)
             assert err == b""
@@ -223,7 +228,7 @@ class TestSignals:
         os.close(write)
         assert os.read(read, 5)
         os.close(read)
-        _, err = program.communicate(timeout=30)
+        _, err = program.communicate(timeout=120)
         assert program.returncode == 0
         assert err == b""
 
@@ -241,7 +246,7 @@ class TestTerminal:
             env=environment(TERM="xterm-256color"),  # type: ignore[arg-type]
             encoding="utf-8",
             dimensions=(24, 40),
-            timeout=60,
+            timeout=300,
         )
 
     def test_the_terminal_is_not_read_and_nothing_is_wrapped(self) -> None:

@@ -102,7 +102,7 @@ class TestTerminal:
             env=environment(**({"TERM": "xterm-256color", "NO_COLOR": None} | changes)),  # type: ignore[arg-type]
             encoding="utf-8",
             dimensions=(24, 100),
-            timeout=60,
+            timeout=300,
         )
         return str(program.read())
 

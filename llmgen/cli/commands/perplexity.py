@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from llmgen.generation.perplexity import Perplexity, Window
 
 _CONTEXT = 512
+_MOST_BYTES = 256 << 20
 
 
 def command(
@@ -76,7 +77,13 @@ def command(
 
 def _read(file: Path) -> str:
     try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        if str(file) == "-":
+            data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+        else:
+            with open(file, "rb") as stream:
+                data = stream.read(_MOST_BYTES + 1)  # it may be endless
+        if len(data) > _MOST_BYTES:
+            raise UsageError(f"{visible(file)} has over {_MOST_BYTES >> 20} MB; give a part of it")
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(

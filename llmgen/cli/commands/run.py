@@ -192,11 +192,15 @@ def _stream(
 
 
 def _print_text(stream: GenerationStream) -> GenerationResult:
-    """Write the text to stdout as it comes, then one line break, whatever ended it."""
+    """Write the text to stdout as it comes, then one line break, whatever ended it but an error before any text."""
     try:
-        return follow(stream, _write)
-    finally:
-        _write("\n")
+        result = follow(stream, _write)
+    except BaseException:
+        if stream.text:
+            _write("\n")
+        raise
+    _write("\n")
+    return result
 
 
 def _print_json(stream: GenerationStream) -> GenerationResult:

@@ -1,0 +1,45 @@
+"""What every test can rely on: the same settings on every machine, however slow or busy it is."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no failure, and a run today tries what a run tomorrow tries.
+settings.register_profile(
+    "steady",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("steady")
+
+
+def _leave_out_the_users_settings() -> None:
+    """What a user has set for himself must not decide about tests; their kernels are welcome."""
+    for name in ("LLMGEN_THREADS", "LLMGEN_DEBUG", "LLMGEN_STORE_WARNED", "FORCE_COLOR", "COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+    os.environ["LLMGEN_CONFIG"] = ""
+
+
+def _need_a_cache() -> None:
+    """Where the home cannot be written, compile once into a folder of this run, not with a warning each time."""
+    if "LLMGEN_CACHE" in os.environ:
+        return
+    import platformdirs
+
+    try:
+        folder = Path(platformdirs.user_cache_dir("llmgen", appauthor=False)) / "kernels"
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, RuntimeError):
+        os.environ["LLMGEN_CACHE"] = tempfile.mkdtemp(prefix="llmgen-tests-")
+
+
+_leave_out_the_users_settings()
+_need_a_cache()

@@ -1,0 +1,191 @@
+"""Files that read well and are no model: each is refused in one sentence, or runs; never anything else."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny
+from llmgen.errors import LLMGenError, UnsupportedModelError
+from llmgen.gguf import GGUFFile
+from llmgen.model import Model, dry_run
+from llmgen.tokenizer import Tokenizer
+
+NAN = float("nan")
+EPS, BASE = "attention.layer_norm_rms_epsilon", "rope.freq_base"
+
+
+def u32(key: str, value: int) -> dict[str, Any]:
+    return {"keys": {key: ("uint32", value)}}
+
+
+def tensor(name: str, change: Any) -> dict[str, Any]:
+    return {"tensors": {name: change}}
+
+
+def yarn(**more: float) -> dict[str, Any]:
+    base = {BASE: ("float32", more.pop("base"))} if "base" in more else {}
+    named = {f"rope.scaling.yarn_{key}": ("float32", value) for key, value in more.items()}
+    return {"keys": {**tiny.YARN, **base, **named}, "architecture": "mistral3"}
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no heads": (u32("attention.head_count", 0), "head_count is 0"),
+    "heads that do not divide": (u32("attention.head_count_kv", 3), "a divisor of the 2 heads"),
+    "negative": ({"keys": {"block_count": ("int32", -2)}}, "block_count is -2"),
+    "text": ({"keys": {EPS: ("string", "1e-5")}}, "'1e-5'"),
+    "NaN": ({"keys": {EPS: ("float32", NAN)}}, "epsilon is nan"),
+    "no layers": (u32("block_count", 0), "block_count is 0"),
+    "more layers than tensors": (u32("block_count", 4000), r"no tensor blk\.2\."),
+    "no context": (u32("context_length", 0), "context_length is 0"),
+    "an endless context": (u32("context_length", 2**32 - 1), "context_length is 4294967295"),
+    "a missing key": ({"keys": {"context_length": None}}, "missing"),
+    "odd rotation": (u32("rope.dimension_count", 15), "an even number"),
+    "huge rotation": (u32("rope.dimension_count", 2**31), "dimension_count is"),
+    "a width beyond all": (u32("embedding_length", 2**31), "embedding_length is"),
+    "a base that does not turn": (yarn(base=1.0), "no rotary positions follow"),
+    "a ramp without a start": (yarn(beta_fast=0.0), "no rotary positions follow"),
+    "an infinite base": ({"keys": {BASE: ("float32", float("inf"))}}, "freq_base is inf"),
+    "an unknown architecture": ({"architecture": "ll\x1b[2Jama"}, "is not supported"),
+    "an unknown scaling": ({"keys": {"rope.scaling.type": ("string", "foo")}}, "expected none, linear"),
+    "no embedding": ({"drop": ["token_embd.weight"]}, "no token_embd.weight matrix"),
+    "a flat embedding": (tensor("token_embd.weight", np.ones(64, np.float32)), "no token_embd.weight matrix"),
+    "more tokens than rows": (tensor("token_embd.weight", lambda x: x[:-1]), "has 262 rows.* 263 tokens"),
+    "a missing tensor": ({"drop": ["blk.1.attn_q.weight"]}, r"no tensor blk\.1\.attn_q"),
+    "a turned matrix": (tensor("blk.0.attn_q.weight", np.ones((64, 32), np.float32)), "has the shape"),
+    "a norm with two axes": (tensor("blk.0.attn_norm.weight", np.ones((32, 2), np.float32)), "has the shape"),
+    "a short norm": (tensor("blk.0.attn_norm.weight", lambda x: x[:-1]), "has the shape"),
+    "a quantized norm": (tensor("output_norm.weight", np.zeros(34, np.uint8)), "type Q8_0, expected F32"),
+    "whole numbers": (tensor("blk.0.ffn_up.weight", lambda x: x.astype(np.int32)), "cannot multiply by"),
+    "doubles": (tensor("blk.0.ffn_up.weight", lambda x: x.astype(np.float64)), "cannot multiply by"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_a_model_is_refused(name: str, tmp_path: Path) -> None:
+    """Before any kernel is compiled, and by ``inspect`` as by ``run``."""
+    changes, says = WRONG[name]
+    with GGUFFile.open(tiny.write(tmp_path / "wrong.gguf", **changes)) as file:
+        for load in (dry_run, lambda f: Model.load(f, n_threads=1)):
+            with pytest.raises(UnsupportedModelError, match=says) as caught:
+                load(file)
+            assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, NAN])
+def test_frequency_factors_that_are_none(value: float, tmp_path: Path) -> None:
+    from llmgen.model.config import RopeScaling
+    from llmgen.model.rope import RopeTable
+
+    with pytest.raises(UnsupportedModelError, match="no rotary positions follow"):
+        RopeTable(16, 16, 1e4, False, RopeScaling(), np.full(8, value))
+
+
+def test_what_is_only_unusual_runs(tmp_path: Path) -> None:
+    unusual: list[dict[str, Any]] = [
+        tensor("blk.0.attn_norm.weight", lambda x: x.astype(np.float16)),
+        tensor("token_embd.weight", lambda x: np.vstack([x, x])),  # more rows than tokens
+        u32("rope.dimension_count", 0),
+    ]
+    for changes in unusual:
+        with GGUFFile.open(tiny.write(tmp_path / "unusual.gguf", **changes)) as file:
+            model = Model.load(file, n_ctx=64, n_threads=1)
+            logits = model.prefill(model.new_sequence(), [1, 2, 3])
+            assert logits is not None
+            assert np.isfinite(logits).all()
+            model.close()
+
+
+# --- a fuzzer: in a process of its own, which a bad address would end ---
+
+_CASES = 500
+_NASTY = (0, 1, 2, 0x7F, 0xFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**60, 2**63 - 1, 2**63, 2**64 - 1)
+_FLOATS = (0.0, -1.0, 1.0, NAN, float("inf"), 1e-45, 3e38)
+
+
+def mutants(data: bytes, header: int) -> Iterator[bytes]:
+    """The file with one to eight changes in its first ``header`` bytes; always the same ones."""
+    import random
+
+    for seed in range(_CASES):
+        rng, changed = random.Random(seed), bytearray(data)
+        for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+            at, kind = rng.randrange(4, header), rng.randrange(6)
+            if kind == 0:
+                changed[at] ^= 1 << rng.randrange(8)
+            elif kind == 1:
+                changed[at] = rng.randrange(256)
+            elif kind == 2:
+                n = rng.choice((1, 4, 8))
+                changed[at : at + n] = (rng.choice(_NASTY) % 256**n).to_bytes(n, "little")
+            elif kind == 3:
+                changed[at : at + 4] = struct.pack("<f", rng.choice(_FLOATS))
+            elif kind == 4:
+                del changed[at : at + rng.randrange(1, 40)]
+            else:
+                source = rng.randrange(header)
+                changed[at : at + 8] = changed[source : source + 8]
+        yield bytes(changed)
+
+
+def use(path: Path) -> None:
+    """What the commands do with a file, up to logits; an LLMGenError is an answer too."""
+    with GGUFFile.open(path) as file:
+        for step in (_read_text, dry_run, _compute):
+            with suppress(LLMGenError):
+                step(file)
+
+
+def _read_text(file: GGUFFile) -> None:
+    tokenizer = Tokenizer.from_gguf(file)
+    for text in ("ab <s> \u00e9\U0001f600", ""):
+        tokenizer.decode(tokenizer.encode(text, parse_special=True))
+
+
+def _compute(file: GGUFFile) -> None:
+    model = Model.load(file, n_ctx=64, n_threads=1)
+    try:
+        seq = model.new_sequence()
+        model.prefill(seq, [1, 2, 3])
+        model.decode([seq], [0])
+    finally:
+        model.close()
+
+
+def fuzz(folder: Path) -> None:
+    import warnings
+
+    warnings.simplefilter("ignore")
+    for architecture in ("llama", "mistral3"):
+        path = tiny.write(folder / f"{architecture}.gguf", tiny.YARN, architecture=architecture, kind="q8_0")
+        data = path.read_bytes()
+        with GGUFFile.open(path) as file:
+            header = len(data) - sum(tensor.nbytes for tensor in file.tensors.values())
+        for number, case in enumerate(mutants(data, header)):
+            print(architecture, number, flush=True)
+            path.write_bytes(case)
+            with suppress(LLMGenError):
+                use(path)
+
+
+def test_no_damage_to_a_header_does_more_than_an_error(tmp_path: Path) -> None:
+    with GGUFFile.open(tiny.write(tmp_path / "good.gguf", kind="q8_0")) as file:
+        _compute(file)  # the kernels are there
+    code = f"import pathlib, model.test_hostile_models as t; t.fuzz(pathlib.Path({str(tmp_path)!r}))"
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        capture_output=True,
+        text=True,
+        timeout=600,  # it hangs
+    )
+    assert done.returncode == 0, f"case {done.stdout.splitlines()[-1:]}: {done.stderr[-2000:]}"
