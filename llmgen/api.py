@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmgen.errors import LLMGenError, TemplateError, TokenizerError, UsageError
+from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation.aio import stream_async
 from llmgen.generation.batch import MAX_SLOTS, Answer, Batch, Request, generate_all
 from llmgen.generation.beams import Beam, BeamOptions, BeamSearch
@@ -23,14 +22,14 @@ from llmgen.generation.params import SamplingParams
 from llmgen.generation.prompt import check_prompt
 from llmgen.generation.rng import random_seed
 from llmgen.generation.session import Session
+from llmgen.generation.sessions import Sessions
 from llmgen.generation.stopping import Cancel
 from llmgen.generation.stream import Callback, GenerationStream
 from llmgen.gguf import GGUFFile
 from llmgen.model import Model
-from llmgen.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from llmgen.tokenizer import ChatTemplate
+from llmgen.model.config import ModelConfig
+from llmgen.tokenizer import ChatTemplate, Tokenizer, encode_chat
+from llmgen.tokenizer.model_text import ModelText
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int]
@@ -44,15 +43,19 @@ class _Resources:
     def __init__(self, file: GGUFFile) -> None:
         self.file = file
         self.model: Model | None = None
-        self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self.sessions: Sessions | None = None
         self.closed = False
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise LLMGenError("this LLM is closed, and an open one is needed: make a new one")
 
     def close(self) -> None:
         if self.closed:
             return
         self.closed = True
-        for session in list(self.sessions):
-            session.close()
+        if self.sessions is not None:
+            self.sessions.close()
         if self.model is not None:
             self.model.close()
         self.file.close()
@@ -100,22 +103,20 @@ class LLM:
             self._finalizer()
             raise
         self._resources.model = self._model
+        self._text = text = ModelText(file, chat_template, self._resources.check_open)
+        # what the finalizer holds must not lead back to this object
+        self._sessions = Sessions(self._model, lambda: text.working_tokenizer)
+        self._resources.sessions = self._sessions
         _log.debug(
             "loaded %s in %.3f s: %s, context %d, %d threads, KV cache %s, kernels for %s",
             *(file.path, time.perf_counter() - started, self._model.config.architecture, self._model.n_ctx),
             *(self._model.n_threads, self._model.kv_type, self._model.kernel_level),
         )
-        self._given_template = chat_template
-        self._lock = threading.RLock()
-        self._idle: Session | None = None
-        self._tokenizer: Tokenizer | None = None
-        self._template: ChatTemplate | None = None
-        self._template_known = False
 
     # -- what the file says
 
     @property
-    def config(self) -> Any:
+    def config(self) -> ModelConfig:
         """The model's dimensions: architecture, n_layers, n_embd, vocab_size, context_length ..."""
         return self._model.config
 
@@ -139,7 +140,7 @@ class LLM:
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer.  Raises :class:`TokenizerError` where the file has none that llmgen can use."""
-        return self._load_tokenizer()
+        return self._text.tokenizer
 
     @property
     def chat_template(self) -> ChatTemplate | None:
@@ -147,11 +148,7 @@ class LLM:
 
         Raises :class:`TemplateError` where it is not a template that can be used.
         """
-        with self._lock:
-            if not self._template_known:
-                self._template = self._find_template()
-                self._template_known = True
-            return self._template
+        return self._text.template
 
     # -- text and ids
 
@@ -165,7 +162,9 @@ class LLM:
 
     def render_chat(self, messages: Iterable[Message], add_generation_prompt: bool = True, **kw: Any) -> str:
         """The conversation as the chat template writes it."""
-        return self._need_template().render(list(messages), add_generation_prompt=add_generation_prompt, **kw)
+        return self._text.needed_template.render(
+            list(messages), add_generation_prompt=add_generation_prompt, **kw
+        )
 
     # -- computing
 
@@ -261,7 +260,7 @@ class LLM:
         options = BeamOptions(n_beams, length_penalty, early_stopping)
         ids = self.prompt_ids(prompt, parse_special=parse_special)
         params = params or SamplingParams()
-        return BeamSearch(self._model, self._text_tokenizer(), ids, params, options, cancel).run()
+        return BeamSearch(self._model, self._text.working_tokenizer, ids, params, options, cancel).run()
 
     def batch(
         self,
@@ -273,7 +272,9 @@ class LLM:
     ) -> Iterator[Answer]:
         """Answers to many requests as they are done; see :class:`Batch`."""
         self._check_open()
-        batch = Batch(self._model, self._text_tokenizer(), slots=slots, cancel=cancel, on_event=on_event)
+        batch = Batch(
+            self._model, self._text.working_tokenizer, slots=slots, cancel=cancel, on_event=on_event
+        )
         return batch.run(requests)
 
     def stream(
@@ -316,10 +317,8 @@ class LLM:
 
     def encode_chat(self, messages: Iterable[Message], **kw: Any) -> list[int]:
         """The token ids of a conversation, ready for an answer."""
-        from llmgen.tokenizer import encode_chat
-
         self._check_open()
-        return encode_chat(self.tokenizer, self._need_template(), list(messages), **kw)
+        return encode_chat(self.tokenizer, self._text.needed_template, list(messages), **kw)
 
     def astream(
         self,
@@ -355,7 +354,7 @@ class LLM:
         ``reuse`` as in :class:`Session`.
         """
         self._check_open()
-        session = self._new_session(reuse)
+        session = self._sessions.new(reuse)
         session.owner = self
         return session
 
@@ -363,7 +362,6 @@ class LLM:
 
     def close(self) -> None:
         """Stop what is running, and give memory and threads back."""
-        self._idle = None
         self._finalizer()
 
     @property
@@ -380,8 +378,7 @@ class LLM:
     # -- inside
 
     def _check_open(self) -> None:
-        if self._resources.closed:
-            raise LLMGenError("this LLM is closed, and an open one is needed: make a new one")
+        self._resources.check_open()
 
     def prompt_ids(self, prompt: Prompt, *, parse_special: bool = False) -> list[int]:
         """The token ids that :meth:`generate` makes of a prompt; refused where the model cannot take them."""
@@ -390,81 +387,25 @@ class LLM:
             return self.tokenizer.encode_prompt(prompt, parse_special=parse_special)
         return check_prompt(prompt, self._model)
 
-    def _load_tokenizer(self) -> Tokenizer:
-        """The tokenizer; it is read with the first use."""
-        with self._lock:
-            if self._tokenizer is None:
-                self._check_open()
-                self._tokenizer = Tokenizer.from_gguf(self._resources.file)
-            return self._tokenizer
-
-    def _text_tokenizer(self) -> Tokenizer | None:
-        """The tokenizer, or None where the file has none that works: token ids do without."""
-        try:
-            tokenizer = self._load_tokenizer()
-        except TokenizerError:
-            return None
-        return tokenizer if tokenizer.has_text else None
-
-    def _find_template(self) -> ChatTemplate | None:
-        # imported here because a template engine comes with them, which plain text does not need
-        from llmgen.tokenizer import ChatTemplate, chat_template_from_gguf
-
-        self._check_open()
-        given = self._given_template
-        if isinstance(given, ChatTemplate):
-            return given
-        if given is None:
-            return chat_template_from_gguf(self._resources.file)
-        tokenizer = self.tokenizer
-        bos, eos = (
-            "" if token is None else tokenizer.token_text(token)
-            for token in (tokenizer.bos_id, tokenizer.eos_id)
-        )
-        return ChatTemplate(given, bos_token=bos, eos_token=eos)
-
-    def _need_template(self) -> ChatTemplate:
-        template = self.chat_template
-        if template is None:
-            raise TemplateError(
-                "this model has no chat template, which a conversation needs: give one"
-                " (chat_template=...), or complete plain text with generate"
-            )
-        return template
-
-    def _new_session(self, reuse: Reuse) -> Session:
-        session = Session(self._model, self._text_tokenizer(), reuse=reuse)
-        self._resources.sessions.add(session)
-        return session
-
     def _stream_ids(
         self, ids: list[int], params: SamplingParams | None, cancel: Cancel | None, callback: Callback | None
     ) -> GenerationStream:
         self._check_open()
-        with self._lock:
-            session, self._idle = self._idle, None
-        session = session or self._new_session("prompt")
+        session = self._sessions.take()
         try:
             stream = session.stream(ids, params, cancel=cancel, callback=callback)
         except BaseException:
-            self._give_back(session)
+            self._sessions.give_back(session)
             raise
-        stream.on_end(lambda: self._give_back(session))
+        # through self: an LLM lives as long as its streams
+        stream.on_end(lambda: self._sessions.give_back(session))
         return stream
-
-    def _give_back(self, session: Session) -> None:
-        """Keep one idle session, for the next prompt that begins alike."""
-        with self._lock:
-            if self._idle is None and not self.closed:
-                self._idle = session
-                return
-        session.close()
 
     def _generate_all(
         self, prompts: list[list[int]], params: Sequence[SamplingParams], cancel: Cancel | None
     ) -> list[GenerationResult]:
         self._check_open()
-        return generate_all(self._model, self._text_tokenizer(), prompts, params, cancel)
+        return generate_all(self._model, self._text.working_tokenizer, prompts, params, cancel)
 
 
 def _is_many(prompt: Any) -> bool:

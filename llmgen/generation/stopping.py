@@ -83,13 +83,14 @@ class Interruptible:
         self._running = False
         self._guard = threading.Lock()
         self._finished = threading.Event()
+        self._watcher: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the clock of the timeout, and the watching."""
         if self._timeout is not None:
             self._deadline = time.monotonic() + self._timeout
         if self._cancel is not None or self._timeout is not None:
-            threading.Thread(target=self._watch, name="llmgen-watch", daemon=True).start()
+            self._start_watching()
 
     def due(self) -> Ending | None:
         """Why to stop now, or None."""
@@ -109,9 +110,8 @@ class Interruptible:
     def interrupt(self) -> None:
         """Stop from another thread, as if by a cancel token."""
         self._closing = True
-        with self._guard:
-            if self._running:
-                self._model.cancel()
+        # watched, not said once: a stop that comes just before the model begins is forgotten there
+        self._start_watching()
 
     def finish(self) -> None:
         """End the watching."""
@@ -127,11 +127,17 @@ class Interruptible:
             with self._guard:
                 self._running = False
 
+    def _start_watching(self) -> None:
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, name="llmgen-watch", daemon=True)
+            self._watcher.start()
+
     def _watch(self) -> None:
-        while not self._finished.wait(_WATCH_EVERY_S):
+        while not self._finished.is_set():
             with self._guard:
                 if self._running and self.due():
                     self._model.cancel()
+            self._finished.wait(_WATCH_EVERY_S)
 
 
 def turn(model: ModelLike) -> threading.RLock:

@@ -1,8 +1,8 @@
 """Everything that runs as machine code.
 
-The modules below fall into two groups.  ``cpu``, ``library`` and ``threads`` are
-plain Python: they pick a kernel level for this CPU, compile or load kernels, and
-keep the team of threads.  All other modules are *kernel sources*: they import
-numba, and they are imported only by the compiler process (``compile``), never by
-a program that merely runs a model.
+The modules below fall into two groups.  Plain Python are ``arguments`` and ``layout``
+(what Python and machine code agree on), ``quants`` itself (the table of types), ``cpu``,
+``library`` and ``compile`` (which level, compile, load), ``pool`` and ``threads`` (the
+team).  All other modules are *kernel sources*: they import numba, and they are imported
+only by the compiler process (``compile``), never by a program that merely runs a model.
 """

@@ -12,7 +12,7 @@ from typing import Any
 
 from numba import njit, types
 
-from llmgen.kernels.layout import FIELDS
+from llmgen.kernels.layout import FIELDS, TILE_TOKENS
 from llmgen.kernels.simd import load_f64, load_i64
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
@@ -71,3 +71,13 @@ RUN_OUTPUT_ROWS = 8 * FIELDS["output_rows"]
 def run_field(run: int, at: int) -> int:
     """A field of the control block of this run (RUN_...)."""
     return load_i64(run + at)
+
+
+@inline
+def tokens_of(run: int, split: int, thread: int, n_threads: int) -> tuple[int, int]:
+    """The tokens [first, last) of this thread: all, or with ``split`` its own tiles of eight."""
+    n = run_field(run, RUN_TOKENS)
+    if split:
+        first, last = share((n + TILE_TOKENS - 1) // TILE_TOKENS, thread, n_threads)
+        return first * TILE_TOKENS, min(last * TILE_TOKENS, n)
+    return 0, n

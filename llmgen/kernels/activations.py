@@ -18,8 +18,10 @@ from llmgen.kernels.abi import (
     arg,
     inline,
     run_field,
+    share,
     step,
 )
+from llmgen.kernels.arguments import Quantize, Tiles, places
 from llmgen.kernels.layout import RECORDS, TILE_BLOCK, TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG, TILE_TOKENS
 from llmgen.kernels.simd import (
     absolute,
@@ -96,39 +98,38 @@ def put_super(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
     store_f32(p + 388 + 8 * k, d * s1)
 
 
-# Arguments of the step, in order.
-X, X_STRIDE, OUT, OUT_STRIDE, FIRST, LAST, REAL, GATHER, SPLIT, RUN, COUNT = range(11)
+at, tiles_at = places(Quantize), places(Tiles)
 
 
 @inline
 def columns_of(args, thread, n_threads):  # type: ignore[no-untyped-def]
-    """The columns [first, last) that this thread quantizes: all of them, or with SPLIT its share."""
-    n = run_field(arg(args, RUN), arg(args, COUNT))
-    if arg(args, SPLIT):
-        return n * thread // n_threads, n * (thread + 1) // n_threads
+    """The columns [first, last) that this thread quantizes: all of them, or with ``split`` its share."""
+    n = run_field(arg(args, at.run), arg(args, at.count))
+    if arg(args, at.split):
+        return share(n, thread, n_threads)
     return 0, n
 
 
 @inline
 def source_of(args, column):  # type: ignore[no-untyped-def]
-    """Address of the column's activations; with GATHER the columns are the tokens that want logits."""
+    """Address of the column's activations; with ``gather`` the columns are the tokens that want logits."""
     row = column
-    if arg(args, GATHER):
-        row = load_i64(run_field(arg(args, RUN), RUN_OUTPUT_ROWS) + 8 * column)
-    return arg(args, X) + row * arg(args, X_STRIDE)
+    if arg(args, at.gather):
+        row = load_i64(run_field(arg(args, at.run), RUN_OUTPUT_ROWS) + 8 * column)
+    return arg(args, at.x) + row * arg(args, at.x_stride)
 
 
 def _quantizer(put: Any, largest: int) -> Any:
     top = np.float32(largest)
 
     def quantize(args: int, thread: int, n_threads: int) -> None:
-        """Blocks FIRST..LAST of 32 activations into records; blocks from REAL on do not exist and become zero."""
+        """Blocks first..last of 32 activations into records; blocks from ``real`` on do not exist and become zero."""
         first, last = columns_of(args, thread, n_threads)
         for column in range(first, last):
             x = source_of(args, column)
-            out = arg(args, OUT) + column * arg(args, OUT_STRIDE)
-            for block in range(arg(args, FIRST), arg(args, LAST)):
-                if block < arg(args, REAL):
+            out = arg(args, at.out) + column * arg(args, at.out_stride)
+            for block in range(arg(args, at.first), arg(args, at.last)):
+                if block < arg(args, at.real):
                     q0, q1, d = quantize32(x + 128 * block, top)
                     put(out, block, q0, q1, d)
                 else:
@@ -142,13 +143,13 @@ wide = _quantizer(put_wide, 32767)
 
 
 def _copy(args: int, thread: int, n_threads: int) -> None:
-    """FIRST..LAST: floats to copy; REAL: where the zeros begin (both in values, LAST a multiple of 16)."""
+    """Floats first..last as they are, and zeros from ``real`` on; ``last`` is a multiple of 16."""
     first, last = columns_of(args, thread, n_threads)
-    n = arg(args, REAL)
+    n = arg(args, at.real)
     for column in range(first, last):
         x = source_of(args, column)
-        out = arg(args, OUT) + column * arg(args, OUT_STRIDE)
-        for i in range(arg(args, FIRST), arg(args, LAST), 16):
+        out = arg(args, at.out) + column * arg(args, at.out_stride)
+        for i in range(arg(args, at.first), arg(args, at.last), 16):
             if i + 16 <= n:
                 store_f32x16(out + 4 * i, load_f32x16(x + 4 * i))
             else:
@@ -164,14 +165,15 @@ float = step(_copy)
 def tiles(args: int, thread: int, n_threads: int) -> None:
     """Prompt tokens, f32 -> tiles of eight tokens (layout.TILE_BLOCK); each thread its own tiles.
 
-    REAL: blocks of 32 in a token; tokens behind the last are whatever the buffer holds.
+    Tokens behind the last are whatever the buffer holds.
     """
-    blocks = arg(args, REAL)
-    n_tiles = (run_field(arg(args, RUN), RUN_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS
-    for tile in range(n_tiles * thread // n_threads, n_tiles * (thread + 1) // n_threads):
-        stride = arg(args, X_STRIDE)
-        x = arg(args, X) + tile * TILE_TOKENS * stride
-        out = arg(args, OUT) + tile * blocks * TILE_BLOCK
+    blocks = arg(args, tiles_at.blocks)
+    n_tiles = (run_field(arg(args, tiles_at.run), RUN_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS
+    first, last = share(n_tiles, thread, n_threads)
+    for tile in range(first, last):
+        stride = arg(args, tiles_at.x_stride)
+        x = arg(args, tiles_at.x) + tile * TILE_TOKENS * stride
+        out = arg(args, tiles_at.out) + tile * blocks * TILE_BLOCK
         for _ in range(blocks):
             store_transposed_32(
                 out,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from llmgen.kernels.abi import RUN_TOKENS, arg, arg_f64, inline, run_field, step
-from llmgen.kernels.layout import TILE_TOKENS
+from llmgen.kernels.abi import arg, arg_f64, inline, step, tokens_of
+from llmgen.kernels.arguments import Norm, places
 from llmgen.kernels.simd import (
     fma,
     load_f32,
@@ -17,24 +19,12 @@ from llmgen.kernels.simd import (
     zero_f32x16,
 )
 
-# Arguments of the steps, in order.
-X, X_STRIDE, OUT, OUT_STRIDE, WEIGHT, WEIGHT_STRIDE, BIAS, N, FIRST, LAST, SPLIT, RUN, EPS = range(13)
-
-
-@inline
-def tokens_of(args, split, run, thread, n_threads):  # type: ignore[no-untyped-def]
-    """The tokens [first, last) of this thread: all, or with ``split`` its own tiles of eight."""
-    n = run_field(run, RUN_TOKENS)
-    if split:
-        tiles = (n + TILE_TOKENS - 1) // TILE_TOKENS
-        return tiles * thread // n_threads * TILE_TOKENS, min(
-            tiles * (thread + 1) // n_threads * TILE_TOKENS, n
-        )
-    return 0, n
+at = places(Norm)
 
 
 @inline
 def sum_of(x, n):  # type: ignore[no-untyped-def]
+    """Sum of the n floats at x."""
     total = zero_f32x16()
     whole = n // 16 * 16
     for i in range(0, whole, 16):
@@ -47,7 +37,7 @@ def sum_of(x, n):  # type: ignore[no-untyped-def]
 
 @inline
 def sum_of_squares(x, n, mean):  # type: ignore[no-untyped-def]
-    """sum of (x - mean)^2."""
+    """Sum of (x - mean)^2 over the n floats at x."""
     total = zero_f32x16()
     whole = n // 16 * 16
     for i in range(0, whole, 16):
@@ -62,7 +52,7 @@ def sum_of_squares(x, n, mean):  # type: ignore[no-untyped-def]
 
 @inline
 def scaled(x, out, weight, bias, n, mean, scale):  # type: ignore[no-untyped-def]
-    """out = (x - mean) * scale * weight + bias."""
+    """out = (x - mean) * scale * weight + bias, n floats each; bias may be 0, for none."""
     whole = n // 16 * 16
     for i in range(0, whole, 16):
         v = (load_f32x16(x + 4 * i) - splat(mean)) * splat(scale) * load_f32x16(weight + 4 * i)
@@ -76,32 +66,29 @@ def scaled(x, out, weight, bias, n, mean, scale):  # type: ignore[no-untyped-def
         store_f32(out + 4 * i, v)
 
 
-@step
-def rms_norm(args: int, thread: int, n_threads: int) -> None:
-    """out = x / sqrt(mean(x^2) + eps) * weight, for heads FIRST..LAST of N values each (Zhang and Sennrich, 2019)."""
-    n = arg(args, N)
-    eps = np.float32(arg_f64(args, EPS))
-    first, last = tokens_of(args, arg(args, SPLIT), arg(args, RUN), thread, n_threads)
-    for t in range(first, last):
-        for h in range(arg(args, FIRST), arg(args, LAST)):
-            x = arg(args, X) + t * arg(args, X_STRIDE) + 4 * h * n
-            out = arg(args, OUT) + t * arg(args, OUT_STRIDE) + 4 * h * n
-            mean_square = sum_of_squares(x, n, np.float32(0.0)) / np.float32(n)
-            scale = np.float32(1.0) / np.sqrt(mean_square + eps)
-            scaled(x, out, arg(args, WEIGHT) + h * arg(args, WEIGHT_STRIDE), 0, n, np.float32(0.0), scale)
+def _norm(centered: bool) -> Any:
+    def norm(args: int, thread: int, n_threads: int) -> None:
+        """Each head on its own; without centering, mean and bias are 0."""
+        n = arg(args, at.n)
+        eps = np.float32(arg_f64(args, at.eps))
+        mean = np.float32(0.0)
+        bias = 0
+        first, last = tokens_of(arg(args, at.run), arg(args, at.split), thread, n_threads)
+        for t in range(first, last):
+            for h in range(arg(args, at.first), arg(args, at.last)):
+                x = arg(args, at.x) + t * arg(args, at.x_stride) + 4 * h * n
+                out = arg(args, at.out) + t * arg(args, at.out_stride) + 4 * h * n
+                weight = arg(args, at.weight) + h * arg(args, at.weight_stride)
+                if centered:
+                    mean = sum_of(x, n) / np.float32(n)
+                    bias = arg(args, at.bias)
+                variance = sum_of_squares(x, n, mean) / np.float32(n)
+                scaled(x, out, weight, bias, n, mean, np.float32(1.0) / np.sqrt(variance + eps))
+
+    return step(norm)
 
 
-@step
-def layer_norm(args: int, thread: int, n_threads: int) -> None:
-    """out = (x - mean) / sqrt(var + eps) * weight + bias, for heads FIRST..LAST of N values each (Ba et al., 2016)."""
-    n = arg(args, N)
-    eps = np.float32(arg_f64(args, EPS))
-    first, last = tokens_of(args, arg(args, SPLIT), arg(args, RUN), thread, n_threads)
-    for t in range(first, last):
-        for h in range(arg(args, FIRST), arg(args, LAST)):
-            x = arg(args, X) + t * arg(args, X_STRIDE) + 4 * h * n
-            out = arg(args, OUT) + t * arg(args, OUT_STRIDE) + 4 * h * n
-            mean = sum_of(x, n) / np.float32(n)
-            scale = np.float32(1.0) / np.sqrt(sum_of_squares(x, n, mean) / np.float32(n) + eps)
-            weight = arg(args, WEIGHT) + h * arg(args, WEIGHT_STRIDE)
-            scaled(x, out, weight, arg(args, BIAS), n, mean, scale)
+rms_norm = _norm(centered=False)
+"""x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019)."""
+layer_norm = _norm(centered=True)
+"""(x - mean) / sqrt(var + eps) * weight + bias (Ba et al., 2016)."""

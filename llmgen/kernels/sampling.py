@@ -2,7 +2,7 @@
 
 ``x`` and ``out`` are addresses of float32 [n]; ``values`` that of float32 [32]: the
 number that the function takes besides (see each), and from 16 on scratch space for the
-end of a vocabulary that is no multiple of 16.  Sums are kept per block of BLOCK values,
+end of a vocabulary that is no multiple of 16.  Sums are kept per block of SAMPLING_BLOCK values,
 float32 [ceil(n / BLOCK)], in an order that no CPU changes.
 """
 

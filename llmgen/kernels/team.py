@@ -2,7 +2,7 @@
 
 One thread posts a job (the tables of a program) and takes part in it as thread 0;
 the workers wait in compiled code, spinning for about a millisecond before they park.
-The memory they share is laid out by TEAM_... below, each busy word on its own
+The memory they share is laid out by TEAM_... in layout.py, each busy word on its own
 cache line.
 """
 

@@ -5,7 +5,7 @@ space for the whole context is reserved at once and touched as it fills, so addr
 in the program stay true and nothing is copied.  A layer with a sliding window keeps
 its window plus one chunk, as a ring of whole key blocks.
 
-Layout of a layer (see kernels/rope.py): keys, then values, each per kv head.
+Layout of a layer (see kernels/cache.py): keys, then values, each per kv head.
 """
 
 from __future__ import annotations

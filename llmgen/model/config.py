@@ -58,7 +58,7 @@ class ModelConfig:
     attention_cap: float = 0.0
     final_cap: float = 0.0
     temperature_scale: float = 0.0  # Mistral 3's growth of q with the position
-    n_ctx: int = 0  # the context this model was opened with
+    n_ctx: int = 0  # the context in use, set when a model is opened; the file knows only context_length
 
     def is_local(self, layer: int) -> bool:
         """Whether the layer attends within the sliding window only."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,6 +53,10 @@ class At:
     value: Value
     shift: Callable[[int, int], int]
 
+    @property
+    def stride(self) -> int:
+        return self.value.stride
+
 
 @dataclass(frozen=True)
 class Each:
@@ -68,20 +72,24 @@ Access = tuple[Value, Hashable, bool]
 """What a step touches: a value, in which partition, and whether it writes."""
 
 
+Stream = tuple[int, Callable[[int, int], int]]
+"""Weights that a step reads from the first byte to the last: their address, and where in them a thread begins."""
+
+
 @dataclass
 class Step:
     """A kernel, its arguments, and what it touches."""
 
     kernel: str
-    args: list[Argument]
+    args: NamedTuple  # of Argument, the kernel's table (kernels/arguments.py)
     accesses: list[Access]
-    weights: tuple[int, Callable[[int, int], int]] | None = None  # address and first row's shift, to prefetch
+    stream: Stream | None = None  # to prefetch
     barrier: bool = False
 
     def rename(self, names: Mapping[Value, Value]) -> None:
         """Use names[v] wherever v stands."""
         if any(v in names for v, _, _ in self.accesses):
-            self.args = [_renamed(a, names) for a in self.args]
+            self.args = self.args._make(_renamed(a, names) for a in self.args)
             self.accesses = [(names.get(v, v), p, w) for v, p, w in self.accesses]
 
 
@@ -160,8 +168,8 @@ class Plan:
             upcoming = 0
             for i in reversed(range(len(self.steps))):
                 table[thread, i, STEP_NEXT // 8] = upcoming
-                if weights := self.steps[i].weights:
-                    upcoming = weights[0] + weights[1](thread, n_threads)
+                if stream := self.steps[i].stream:
+                    upcoming = stream[0] + stream[1](thread, n_threads)
         return table
 
 

@@ -5,25 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from llmgen.kernels.layout import (
-    KEY_BLOCK,
-    PANEL_ROWS,
-    ROW_STATE,
-    SCORE_ROWS,
-    TILE_BLOCK,
-    TILE_TOKENS,
-)
+from llmgen.kernels.arguments import Binary, Panel
+from llmgen.kernels.layout import KEY_BLOCK, PANEL_ROWS, ROW_STATE, SCORE_ROWS, TILE_BLOCK, TILE_TOKENS
 from llmgen.model.cache import CacheLayout
 from llmgen.model.config import ModelConfig
 from llmgen.model.program import EVERYTHING, Access, Each, Step, Value
-from llmgen.model.recorder import (
-    COUNT_TOKENS,
-    TOKENS,
-    Recorder,
-    floats_bytes,
-    record_args,
-    share,
-)
+from llmgen.model.recorder import TOKENS, Recorder, floats_bytes, share
 from llmgen.model.weights import Matrix, Vector
 
 
@@ -51,8 +38,9 @@ class PromptRecorder(Recorder):
         out = self.value(w.n_rows, private=False, partition=("panels", w.n_rows))
         self._panel(x, w, out)
         if bias is not None:
-            args = [out, out.stride, bias.address, 0, out, out.stride, w.n_rows, 1, self.run]
-            self.emit("pointwise:add", args, [(out, TOKENS, True)])
+            self.emit(
+                "pointwise:add", [(out, TOKENS, True)], x=out, y=bias.address, y_stride=0, out=out, n=out.n
+            )
             out.partition = TOKENS
         return out
 
@@ -63,21 +51,34 @@ class PromptRecorder(Recorder):
             tiles, blocks = self._tiles(x), w.n_cols // kernels.block
         scratch = self.scratch(-(-w.n_cols // 32) * kernels.panel_bytes + 64)
         first, last = share(-(-w.n_rows // PANEL_ROWS), 1)
-        args = [w.address, w.row_bytes, Each(first), Each(last), w.tail_row, w.tail_address, tiles, blocks]
-        args += [out, out.stride, scratch, 0, self.run, w.n_rows, x.stride, kernels.groups]
         accesses: list[Access] = [
             (tiles, EVERYTHING, False),
             (out, out.partition, True),
             (scratch, EVERYTHING, True),
         ]
-        self.emit(kernels.panel, args, accesses)
+        self.emit(
+            kernels.panel,
+            accesses,
+            **w.arguments,
+            first=Each(first),
+            last=Each(last),
+            x=tiles,
+            blocks=blocks,
+            out=out,
+            scratch=scratch,
+            add=0,
+            rows=w.n_rows,
+            x_stride=x.stride,
+            groups=kernels.groups,
+        )
 
     def _tiles(self, x: Value) -> Value:
         """x as int8 tiles of eight tokens."""
         if "tiles" not in x.forms:
             out = Value(x.n, x.n // 32 * TILE_BLOCK, -(-self.max_tokens // TILE_TOKENS), False, TOKENS)
-            args = record_args(x, out, "tiles", 0, 0, 0, 1, self.run, COUNT_TOKENS)
-            self.emit("activations:tiles", args, [(x, TOKENS, False), (out, TOKENS, True)])
+            self.emit(
+                "activations:tiles", [(x, TOKENS, False), (out, TOKENS, True)], x=x, out=out, blocks=x.n // 32
+            )
             x.forms["tiles"] = out
         return x.forms["tiles"]
 
@@ -89,9 +90,8 @@ class PromptRecorder(Recorder):
 
     def _by_token(self, kind: str, x: Value, y: Value) -> Value:
         out = self.whole_tokens(x.n)
-        args = [x, x.stride, y, y.stride, out, out.stride, x.n, 1, self.run]
         accesses: list[Access] = [(x, TOKENS, False), (y, TOKENS, False), (out, TOKENS, True)]
-        self.emit(f"pointwise:{kind}", args, accesses)
+        self.emit(f"pointwise:{kind}", accesses, x=x, y=y, out=out, n=x.n)
         return out
 
     def attend(self, q: Value, layer: int) -> Value:
@@ -100,11 +100,7 @@ class PromptRecorder(Recorder):
         rows = TILE_TOKENS * (self.config.n_heads // cache.n_kv_heads)
         state = ROW_STATE + floats_bytes(cache.head_dim)
         nbytes = SCORE_ROWS * KEY_BLOCK * 4 + rows * (cache.head_dim * 4 + state) + 64
-        scratch = self.scratch(nbytes)
-        args = [*self._attention_args(q, cache, out, out.stride), 0, 0, scratch, self.run]
-        accesses: list[Access] = [(q, EVERYTHING, False), (self._cache_written, EVERYTHING, False)]
-        accesses += [(out, out.partition, True), (scratch, EVERYTHING, True)]
-        self.emit(f"attention:tiles_{self.layout.kv_type}", args, accesses)
+        self._attend("tiles", q, cache, out, self.scratch(nbytes))
         return out
 
     def fuse_residuals(self) -> None:
@@ -114,33 +110,31 @@ class PromptRecorder(Recorder):
         kept: list[Step] = []
         for i, step in enumerate(self.steps):
             step.rename(names)
-            if kept and _is_residual(kept[-1], step):
-                x, y, out = step.args[0], step.args[2], step.args[4]
-                assert isinstance(x, Value) and isinstance(y, Value) and isinstance(out, Value)  # noqa: PT018
-                if last_use[x] <= i and last_use[y] <= i:
-                    _add_into(kept[-1], y, x)
-                    names[out] = x
-                    last_use[x] = last_use[out]
-                    continue
+            total = _residual(kept[-1], step) if kept else None
+            if total and last_use[total.x] <= i and last_use[total.y] <= i:
+                _add_into(kept[-1], total.y, total.x)
+                names[total.out] = total.x
+                last_use[total.x] = last_use[total.out]
+                continue
             kept.append(step)
         self.steps = kept
 
 
-def _is_residual(panel: Step, add: Step) -> bool:
-    """Whether ``add`` adds the product that ``panel`` has just made to something that panel does not touch."""
-    if not panel.kernel.startswith("quants.panel:") or add.kernel != "pointwise:add":
-        return False
-    x, y, out = add.args[0], add.args[2], add.args[4]
-    return (
-        y is panel.args[8]
-        and out is not x
-        and isinstance(x, Value)
-        and all(v is not x for v, _, _ in panel.accesses)
+def _residual(panel: Step, add: Step) -> Binary | None:
+    """The sum, where ``add`` adds the product that ``panel`` has just made to something that panel does not touch."""
+    product, total = panel.args, add.args
+    if not isinstance(product, Panel) or not isinstance(total, Binary) or add.kernel != "pointwise:add":
+        return None
+    fits = (
+        total.y is product.out
+        and total.out is not total.x
+        and all(v is not total.x for v, _, _ in panel.accesses)
     )
+    return total if fits else None
 
 
 def _add_into(panel: Step, y: Value, x: Value) -> None:
     """Let ``panel`` add to x instead of writing y."""
-    panel.args[11] = 1
+    panel.args = panel.args._replace(add=1)
     panel.rename({y: x})
     panel.accesses = [(v, y.partition if w and v is x else p, w) for v, p, w in panel.accesses]

@@ -9,7 +9,8 @@ recorders, chosen by the role of the tokens:
 - ``PromptRecorder`` (prompt_recorder.py): a chunk of a prompt.  Panel kernels; threads share out tiles of
   eight tokens.
 
-Shapes: a Value of n stands for float32 [tokens, n].
+Shapes: a Value of n stands for float32 [tokens, n].  A value must not change any more
+once there is another form of it (quantized, or a shared copy).
 """
 
 from __future__ import annotations
@@ -19,15 +20,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from llmgen.kernels.layout import (
-    COLUMN_SUMS,
-    FIELDS,
-    MAX_COLUMNS,
-    RECORDS,
-)
+from llmgen.kernels.arguments import table_of
+from llmgen.kernels.layout import COLUMN_SUMS, FIELDS, MAX_COLUMNS, RECORDS
 from llmgen.model.cache import CacheLayout, LayerCache
 from llmgen.model.config import ModelConfig
-from llmgen.model.program import EVERYTHING, Access, At, Each, Step, Value
+from llmgen.model.program import EVERYTHING, Access, At, Each, Step, Stream, Value
 from llmgen.model.rope import RopeTable
 from llmgen.model.weights import Matrix, Vector
 
@@ -95,8 +92,23 @@ class Recorder(ABC):
     def scratch(self, nbytes: int) -> Value:
         return Value(0, nbytes, 1, True)
 
-    def emit(self, kernel: str, args: list[Any], accesses: list[Access], weights: Any = None) -> None:
-        self.steps.append(Step(kernel, args, accesses, weights))
+    def emit(
+        self, kernel: str, accesses: list[Access], stream: Stream | None = None, /, **arguments: Any
+    ) -> None:
+        """Append a step.
+
+        arguments: those of the kernel's table (kernels/arguments.py).  ``run``, ``split``
+        and the strides of values need not be said.  Raises TypeError where one is
+        missing or unknown.
+        """
+        assert not any(writes and v.forms for v, _, writes in accesses), f"{kernel} makes another form stale"
+        table = table_of(kernel)
+        known = {"run": self.run, "split": self.split}
+        for name, argument in arguments.items():
+            if isinstance(argument, Value | At):
+                known[f"{name}_stride"] = argument.stride
+        filled = {name: known[name] for name in table._fields if name in known}
+        self.steps.append(Step(kernel, table(**(filled | arguments)), accesses, stream))
 
     @abstractmethod
     def whole_tokens(self, n: int) -> Value:
@@ -114,23 +126,19 @@ class Recorder(ABC):
     # ---- the vocabulary ------------------------------------------------------------
 
     def embed(self, w: Matrix, scale: float = 1.0) -> Value:
-        """x[t] = scale * w[id of t]."""
+        """scale * w[id of t] for each token t: [tokens, n_cols]."""
         out = self.whole_tokens(w.n_cols)
         kernels = w.kernels
         self.emit(
             kernels.embed,
-            [
-                w.address,
-                w.row_bytes,
-                w.n_cols // kernels.block,
-                kernels.block,
-                out,
-                out.stride,
-                w.n_cols,
-                scale,
-            ]
-            + [self.split, self.run],
             [(out, out.partition, True)],
+            weights=w.address,
+            row_bytes=w.row_bytes,
+            blocks=w.n_cols // kernels.block,
+            block=kernels.block,
+            out=out,
+            n=w.n_cols,
+            scale=scale,
         )
         return out
 
@@ -144,45 +152,69 @@ class Recorder(ABC):
 
     def _norm(self, kernel: str, x: Value, w: Vector, bias: Vector | None, eps: float | None) -> Value:
         out = self.whole_tokens(x.n)
-        args = [x, x.stride, out, out.stride, w.address, 0, bias.address if bias else 0, x.n, 0, 1]
-        args += [self.split, self.run, self.config.norm_eps if eps is None else eps]
-        self.emit(kernel, args, [*self.token_reads(x), (out, out.partition, True)])
+        self.emit(
+            kernel,
+            [*self.token_reads(x), (out, out.partition, True)],
+            x=x,
+            out=out,
+            weight=w.address,
+            weight_stride=0,
+            bias=bias.address if bias else 0,
+            n=x.n,
+            first=0,
+            last=1,
+            eps=self.config.norm_eps if eps is None else eps,
+        )
         return out
 
     def head_norm(self, x: Value, w: Vector, n_heads: int, kind: str = "rms") -> Value:
-        """Norm of each head by itself, in place; w: one row for all heads, or a row per head."""
-        head_dim = self.config.head_dim
+        """Norm of each head of x [tokens, n_heads * head_dim] by itself, in place; kind: 'rms' or 'layer'.
+
+        w: [head_dim] for all heads, or [n_heads, head_dim].
+        """
         first, last = self._head_range(n_heads)
-        stride = 4 * w.n if w.rows > 1 else 0
-        args = [x, x.stride, x, x.stride, w.address, stride, 0, head_dim, first, last, self.split, self.run]
-        self._in_place(f"norms:{kind}_norm", x, [*args, self.config.norm_eps], self._head_partition(n_heads))
+        self._in_place(
+            f"norms:{kind}_norm",
+            x,
+            self._head_partition(n_heads),
+            out=x,
+            weight=w.address,
+            weight_stride=4 * w.n if w.rows > 1 else 0,
+            bias=0,
+            n=self.config.head_dim,
+            first=first,
+            last=last,
+            eps=self.config.norm_eps,
+        )
         return x
 
     def rope(
         self, x: Value, n_heads: int, table: RopeTable, scale: float = 1.0, token_scale: int = 0
     ) -> Value:
-        """Rotate each head by its token's position, and multiply by ``scale``; in place."""
+        """Rotate each head of x [tokens, n_heads * head_dim] by its position, times ``scale``; in place.
+
+        token_scale: 0, or the address of one more factor per position, float32 [n_ctx].
+        """
         if table not in self.tables:
             self.tables.append(table)
         first, last = self._head_range(n_heads)
-        args = [
-            x,
-            x.stride,
-            first,
-            last,
-            self.config.head_dim,
-            table.n_rot,
-            int(table.neox),
-            table.address,
-            scale,
-        ]
         self._in_place(
-            "rope:rope", x, [*args, token_scale, self.split, self.run], self._head_partition(n_heads)
+            "rope:rope",
+            x,
+            self._head_partition(n_heads),
+            first=first,
+            last=last,
+            head_dim=self.config.head_dim,
+            n_rot=table.n_rot,
+            neox=int(table.neox),
+            table=table.address,
+            scale=scale,
+            token_scale=token_scale,
         )
         return x
 
-    def _in_place(self, kernel: str, x: Value, args: list[Any], partition: Hashable) -> None:
-        self.emit(kernel, args, [(x, partition, True)])
+    def _in_place(self, kernel: str, x: Value, partition: Hashable, /, **arguments: Any) -> None:
+        self.emit(kernel, [(x, partition, True)], x=x, **arguments)
 
     @abstractmethod
     def _head_range(self, n_heads: int) -> tuple[Any, Any]:
@@ -192,42 +224,71 @@ class Recorder(ABC):
     def _head_partition(self, n_heads: int) -> Hashable: ...
 
     def store(self, k: Value, v: Value, layer: int) -> None:
-        """Concatenate keys and values to the layer's cache."""
+        """Concatenate keys and values, [tokens, n_kv_heads * head_dim] each, to the layer's cache."""
         cache = self.layout.layers[layer]
         first, last = self._head_range(cache.n_kv_heads)
         partition = self._head_partition(cache.n_kv_heads)
-        args = [k, k.stride, v, v.stride, first, last, cache.head_dim, cache.key_offset, cache.value_offset]
-        args += [cache.blocks, self.split, self.run]
         self._cache_written = Value(0, 0, 0, False)  # stands for the cache's memory between store and attend
         accesses: list[Access] = [
             (k, partition, False),
             (v, partition, False),
             (self._cache_written, partition, True),
         ]
-        self.emit(f"rope:store_{self.layout.kv_type}_cache", args, accesses)
+        self.emit(
+            f"cache:store_{self.layout.kv_type}",
+            accesses,
+            k=k,
+            v=v,
+            first=first,
+            last=last,
+            head_dim=cache.head_dim,
+            k_at=cache.key_offset,
+            v_at=cache.value_offset,
+            blocks=cache.blocks,
+        )
 
-    def _attention_args(self, q: Value, cache: LayerCache, out: Value | int, out_stride: int) -> list[Any]:
-        c = self.config
-        return [
-            q, q.stride, cache.n_kv_heads, c.n_heads // cache.n_kv_heads, cache.head_dim, cache.key_offset,
-            cache.value_offset, cache.blocks, cache.window, float(c.attention_cap), out, out_stride,
-        ]  # fmt: skip
+    def _attend(self, kernel: str, q: Value, cache: LayerCache, out: Value, scratch: Value) -> None:
+        """Emit an attention kernel, which each thread does for its own part of ``out``."""
+        accesses: list[Access] = [
+            (q, EVERYTHING, False),
+            (self._cache_written, EVERYTHING, False),
+            (out, out.partition, True),
+            (scratch, EVERYTHING, True),
+        ]
+        self.emit(
+            f"attention:{kernel}_{self.layout.kv_type}",
+            accesses,
+            q=q,
+            n_kv=cache.n_kv_heads,
+            group=self.config.n_heads // cache.n_kv_heads,
+            head_dim=cache.head_dim,
+            k_at=cache.key_offset,
+            v_at=cache.value_offset,
+            blocks=cache.blocks,
+            window=cache.window,
+            cap=float(self.config.attention_cap),
+            out=out,
+            scratch=scratch,
+        )
 
     @abstractmethod
     def attend(self, q: Value, layer: int) -> Value:
-        """softmax(q k^T) v over the layer's cache, within its window; q is already scaled."""
+        """softmax(q k^T) v over the layer's cache, within its window: [tokens, n_heads * head_dim], as q.
+
+        q is already scaled.
+        """
 
     @abstractmethod
     def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
-        """x @ w.T + bias."""
+        """x @ w.T + bias: [tokens, n_cols] -> [tokens, n_rows]."""
 
     @abstractmethod
     def add(self, x: Value, y: Value) -> Value:
-        """x + y."""
+        """x + y, of the same shape."""
 
     @abstractmethod
     def gated(self, gate: Value, up: Value, activation: str) -> Value:
-        """activation(gate) * up; activation: 'silu' or 'gelu'."""
+        """activation(gate) * up, of the same shape; activation: 'silu' or 'gelu'."""
 
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
         """x @ w.T + bias for the tokens that want logits, soft-capped; ends the program."""
@@ -235,23 +296,33 @@ class Recorder(ABC):
         self._matvec(w, self._output_record(x, w), EVERYTHING, out, COUNT_OUTPUTS)
         first, last = share(w.n_rows, rows_unit(w.n_rows))
         here = At(out, lambda t, n: 4 * first(t, n))
-        count = Each(lambda t, n: last(t, n) - first(t, n))
+        n = Each(lambda t, n: last(t, n) - first(t, n))
         if bias is not None:
             there = Each(lambda t, n: bias.address + 4 * first(t, n))
-            args = [here, out.stride, there, 0, 0, 0, count, 0, self.run, 0.0, COUNT_OUTPUTS]
-            self.emit("pointwise:add_row", args, [(out, out.partition, True)])
+            self.emit(
+                "pointwise:add_row", [(out, out.partition, True)], x=here, y=there, n=n, count=COUNT_OUTPUTS
+            )
         if cap:
-            args = [here, out.stride, 0, 0, 0, 0, count, 0, self.run, cap, COUNT_OUTPUTS]
-            self.emit("pointwise:softcap", args, [(out, out.partition, True)])
+            self.emit(
+                "pointwise:softcap", [(out, out.partition, True)], x=here, n=n, cap=cap, count=COUNT_OUTPUTS
+            )
         self.logits_value = out
 
     def _output_record(self, x: Value, w: Matrix) -> Value:
         """The activations of the tokens that want logits, for w's matrix-vector kernel."""
         kind = w.kernels.record
         out = Value(x.n, RECORDS[kind].size(x.n), self.max_outputs, not self.split, "outputs")
-        units = record_units(x.n, kind)
-        args = record_args(x, out, kind, 0, units, 1, self.split, self.run, COUNT_OUTPUTS)
-        self.emit(f"activations:{kind}", args, [(x, EVERYTHING, False), (out, "outputs", True)])
+        self.emit(
+            f"activations:{kind}",
+            [(x, EVERYTHING, False), (out, "outputs", True)],
+            x=x,
+            out=out,
+            first=0,
+            last=record_units(x.n, kind),
+            real=real_units(x.n, kind),
+            gather=1,
+            count=COUNT_OUTPUTS,
+        )
         return out
 
     def _matvec(self, w: Matrix, record: Value, reads: Hashable, out: Value, count: int) -> None:
@@ -260,43 +331,34 @@ class Recorder(ABC):
         kernels = w.kernels
         steps, tail = divmod(w.n_cols, kernels.step)
         scratch = self.scratch(MAX_COLUMNS * COLUMN_SUMS)
-        args = [
-            w.address,
-            w.row_bytes,
-            Each(first),
-            Each(last),
-            w.tail_row,
-            w.tail_address,
-            record,
-            record.stride,
-        ]
-        args += [
-            steps,
-            tail // kernels.block,
-            out,
-            out.stride,
-            self.run,
-            count,
-            scratch,
-        ]
         accesses: list[Access] = [
             (record, reads, False),
             (out, out.partition, True),
             (scratch, EVERYTHING, True),
         ]
-        self.emit(kernels.matvec, args, accesses, (w.address, lambda t, n: first(t, n) * w.row_bytes))
+        self.emit(
+            kernels.matvec,
+            accesses,
+            (w.address, lambda t, n: first(t, n) * w.row_bytes),
+            **w.arguments,
+            first=Each(first),
+            last=Each(last),
+            x=record,
+            steps=steps,
+            tail=tail // kernels.block,
+            out=out,
+            count=count,
+            scratch=scratch,
+        )
 
 
-def record_args(
-    x: Value, out: Value, kind: str, first: Any, last: Any, gather: int, split: int, run: int, count: int
-) -> list[Any]:
-    """Arguments of a quantizing step; blocks of 32 values, single values for the float format."""
-    real = x.n if kind == "float" else x.n // 32
-    return [x, x.stride, out, out.stride, first, last, real, gather, split, run, count]
+def real_units(n: int, kind: str) -> int:
+    """Blocks of 32 (for the float format: values) of n values."""
+    return n if kind == "float" else n // 32
 
 
 def record_units(n: int, kind: str) -> int:
-    """Blocks of 32 (for the float format: values) of a record of n values, padding included."""
+    """The same of a record of n values, padding included."""
     record = RECORDS[kind]
     padded = -(-n // record.values) * record.values
-    return padded if kind == "float" else padded // 32
+    return real_units(padded, kind)

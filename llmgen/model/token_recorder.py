@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from llmgen.kernels.layout import (
-    KEY_BLOCK,
-    MAX_COLUMNS,
-    RECORDS,
-    ROW_STATE,
-    SCORE_ROWS,
-)
+from llmgen.kernels.layout import KEY_BLOCK, MAX_COLUMNS, RECORDS, ROW_STATE, SCORE_ROWS
 from llmgen.model.program import EVERYTHING, Access, At, Each, Value
 from llmgen.model.recorder import (
     COUNT_TOKENS,
@@ -19,7 +13,7 @@ from llmgen.model.recorder import (
     Recorder,
     Rows,
     floats_bytes,
-    record_args,
+    real_units,
     record_units,
     rows_unit,
     share,
@@ -45,15 +39,15 @@ class TokenRecorder(Recorder):
     def _head_partition(self, n_heads: int) -> Hashable:
         return Heads(n_heads)
 
-    def _in_place(self, kernel: str, x: Value, args: list[Any], partition: Hashable) -> None:
+    def _in_place(self, kernel: str, x: Value, partition: Hashable, /, **arguments: Any) -> None:
         # a private copy is complete in every thread: each works on its own heads, then all read the shared result
         if x.private:
             shared = self.value(x.n, private=False, partition=partition)
             self._copy_heads(x, shared, partition)
-            args = [shared if a is x else a for a in args]
+            arguments = {name: shared if a is x else a for name, a in arguments.items()}
             x.forms["shared"] = shared
             x = shared
-        self.emit(kernel, args, [(x, partition, True)])
+        super()._in_place(kernel, x, partition, **arguments)
 
     def _copy_heads(self, x: Value, out: Value, partition: Hashable) -> None:
         assert isinstance(partition, Heads)
@@ -62,9 +56,7 @@ class TokenRecorder(Recorder):
         here = lambda v: At(v, lambda t, n: 4 * width * first(t, n))  # noqa: E731
         n = Each(lambda t, n: width * (last(t, n) - first(t, n)))
         self.emit(
-            "pointwise:copy",
-            [here(x), x.stride, 0, 0, here(out), out.stride, n, 0, self.run, 0.0, COUNT_TOKENS],
-            [(x, EVERYTHING, False), (out, partition, True)],
+            "pointwise:copy", [(x, EVERYTHING, False), (out, partition, True)], x=here(x), out=here(out), n=n
         )
 
     def head_norm(self, x: Value, w: Vector, n_heads: int, kind: str = "rms") -> Value:
@@ -92,8 +84,17 @@ class TokenRecorder(Recorder):
             first = Each(lambda t, n: start(t, n) // per)
             last = Each(lambda t, n: units if stop(t, n) == x.n and start(t, n) < x.n else stop(t, n) // per)
         reads = x.partition if own_rows else EVERYTHING
-        args = record_args(x, out, kind, first, last, 0, 0, self.run, COUNT_TOKENS)
-        self.emit(f"activations:{kind}", args, [(x, reads, False), (out, x.partition, True)])
+        self.emit(
+            f"activations:{kind}",
+            [(x, reads, False), (out, x.partition, True)],
+            x=x,
+            out=out,
+            first=first,
+            last=last,
+            real=real_units(x.n, kind),
+            gather=0,
+            count=COUNT_TOKENS,
+        )
         x.forms[kind] = out
         return out, EVERYTHING
 
@@ -114,12 +115,16 @@ class TokenRecorder(Recorder):
         partition = out.partition if own else EVERYTHING
         accesses: list[Access] = [(x, partition, False), (out, partition, True)]
         if isinstance(y, Value):
-            other: list[Any] = [At(y, shift), y.stride]
             accesses.append((y, partition, False))
-        else:
-            other = [Each(lambda t, n: y.address + shift(t, n)), 0]
-        args = [At(x, shift), x.stride, *other, At(out, shift), out.stride, n, 0, self.run]
-        self.emit(f"pointwise:{kind}", args, accesses)
+        self.emit(
+            f"pointwise:{kind}",
+            accesses,
+            x=At(x, shift),
+            y=At(y, shift) if isinstance(y, Value) else Each(lambda t, n: y.address + shift(t, n)),
+            y_stride=y.stride if isinstance(y, Value) else 0,
+            out=At(out, shift),
+            n=n,
+        )
 
     def _combined(self, kind: str, x: Value, y: Value) -> Value:
         own = not x.private and not y.private and x.partition == y.partition == Rows(x.n)
@@ -140,22 +145,21 @@ class TokenRecorder(Recorder):
         q = _latest(q)
         group = self.config.n_heads // cache.n_kv_heads
         state = ROW_STATE + floats_bytes(cache.head_dim)
-        seen = (
-            min(-(-cache.window // KEY_BLOCK) + 1, cache.blocks)
-            if self.config.is_local(layer)
-            else cache.blocks
-        )
-        partial = Value(0, state * group * seen * cache.n_kv_heads, self.max_tokens, False)
-        scratch = self.scratch(SCORE_ROWS * KEY_BLOCK * 4)
-        rest = [partial, seen, scratch, self.run]
-        blocks = self._attention_args(q, cache, 0, 0) + rest
-        accesses: list[Access] = [(q, EVERYTHING, False), (self._cache_written, EVERYTHING, False)]
-        units = ("units", layer)
-        accesses += [(partial, units, True), (scratch, EVERYTHING, True)]
-        self.emit(f"attention:blocks_{self.layout.kv_type}", blocks, accesses)
+        local = self.config.is_local(layer)
+        seen = min(-(-cache.window // KEY_BLOCK) + 1, cache.blocks) if local else cache.blocks
+        states = Value(0, state * group * seen * cache.n_kv_heads, self.max_tokens, False, ("units", layer))
+        self._attend("blocks", q, cache, states, self.scratch(SCORE_ROWS * KEY_BLOCK * 4))
         out = self.value(self.config.n_heads * cache.head_dim, private=False, partition=("combined", layer))
-        merge = self._attention_args(q, cache, out, out.stride) + rest
-        self.emit("attention:combine", merge, [(partial, out.partition, True), (out, out.partition, True)])
+        self.emit(
+            "attention:combine",
+            [(states, out.partition, True), (out, out.partition, True)],
+            n_kv=cache.n_kv_heads,
+            group=group,
+            head_dim=cache.head_dim,
+            window=cache.window,
+            states=states,
+            out=out,
+        )
         return out
 
 

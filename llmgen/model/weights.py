@@ -24,7 +24,7 @@ class Matrix:
     address: int
     n_rows: int
     n_cols: int
-    row_bytes: int
+    row_bytes: int  # from one row to the next
     kernels: QuantKernels
     tail_row: int = -1
     tail_address: int = 0
@@ -32,6 +32,16 @@ class Matrix:
     @property
     def nbytes(self) -> int:
         return self.n_rows * self.row_bytes
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """Where it lies, as the kernels' tables name it."""
+        return {
+            "weights": self.address,
+            "row_bytes": self.row_bytes,
+            "tail_row": self.tail_row,
+            "tail_address": self.tail_address,
+        }
 
     def rows(self, first: int, count: int) -> Matrix:
         """Rows [first, first + count) as a matrix of its own."""

@@ -306,6 +306,20 @@ def test_closing_from_another_thread():
     assert stream.result.finish_reason == "interrupted"
 
 
+def test_closing_just_before_the_model_begins():
+    class Model(FakeModel):
+        def _work(self, kind, n):
+            assert stream.close() is False  # from inside a step, as another thread would
+            super()._work(kind, n)  # which forgets earlier stops
+
+    model = Model()
+    model.slow_s = 60.0
+    stream = session(model).stream([1], GREEDY)
+    list(stream)
+    assert stream.result.finish_reason == "interrupted"
+    assert model.computed == 0
+
+
 def test_long_prompts_are_computed_in_pieces_and_go_on_after_a_cancel():
     model = FakeModel(n_ctx=5000)
     s = session(model)

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 
 from kernels.call import Run, aligned, step
-from llmgen.kernels.layout import KEY_BLOCK, KEY_GROUP, MAX_COLUMNS, TILE_TOKENS
+from llmgen.kernels.layout import KEY_BLOCK, KEY_GROUP, MAX_COLUMNS, ROW_STATE, SCORE_ROWS, TILE_TOKENS
 
 NO_WINDOW = 1 << 40
-STATE = 64  # bytes of a row's state before its values
-SCORE_ROWS = 8
 
 
 def width_of(head_dim: int) -> int:
@@ -52,22 +50,21 @@ class Cache:
         ks[:, :-16], vs[:, :-16] = k.reshape(n, -1), v.reshape(n, -1)
         for thread in range(max(n_threads, 1)):
             step(
-                f"rope:store_{self.kind}_cache",
+                f"cache:store_{self.kind}",
                 thread,
                 max(n_threads, 1),
-                prefix="STORE_",
-                K=ks,
-                K_STRIDE=ks.strides[0],
-                V=vs,
-                V_STRIDE=vs.strides[0],
-                FIRST=0,
-                LAST=self.n_kv,
-                HEAD_DIM=self.head_dim,
-                K_AT=self.k_at,
-                V_AT=self.v_at,
-                BLOCKS=self.blocks,
-                SPLIT=int(n_threads > 0),
-                RUN=self.run(positions),
+                k=ks,
+                k_stride=ks.strides[0],
+                v=vs,
+                v_stride=vs.strides[0],
+                first=0,
+                last=self.n_kv,
+                head_dim=self.head_dim,
+                k_at=self.k_at,
+                v_at=self.v_at,
+                blocks=self.blocks,
+                split=int(n_threads > 0),
+                run=self.run(positions),
             )
 
     def rounded(self, x: np.ndarray) -> np.ndarray:
@@ -76,16 +73,16 @@ class Cache:
 
     def common(self, q: np.ndarray, window: int, cap: float) -> dict[str, Any]:
         return {
-            "Q": q,
-            "Q_STRIDE": q.strides[0],
-            "N_KV": self.n_kv,
-            "GROUP": q.shape[1] // (self.n_kv * self.head_dim),
-            "HEAD_DIM": self.head_dim,
-            "K_AT": self.k_at,
-            "V_AT": self.v_at,
-            "BLOCKS": self.blocks,
-            "WINDOW": window,
-            "CAP": float(cap),
+            "q": q,
+            "q_stride": q.strides[0],
+            "n_kv": self.n_kv,
+            "group": q.shape[1] // (self.n_kv * self.head_dim),
+            "head_dim": self.head_dim,
+            "k_at": self.k_at,
+            "v_at": self.v_at,
+            "blocks": self.blocks,
+            "window": window,
+            "cap": float(cap),
         }
 
 
@@ -111,25 +108,36 @@ def generate(
     n_heads, buffer = q.shape[1], queries(q)
     most = max(positions) // KEY_BLOCK + 1
     seen = most if window == NO_WINDOW else min(-(-window // KEY_BLOCK) + 1, cache.blocks)
-    state = STATE + 4 * width_of(cache.head_dim)
-    partial = aligned((n, n_heads * seen * state), np.uint8, 0xFF)
+    state = ROW_STATE + 4 * width_of(cache.head_dim)
+    states = aligned((n, n_heads * seen * state), np.uint8, 0xFF)
     out = aligned((n, buffer.shape[1] + 16), fill=-7.5)
     run = Run(n, positions=positions, caches=[c.base for c in caches])
-    for kernel in (f"attention:blocks_{cache.kind}", "attention:combine"):
-        for thread in range(n_threads):
-            step(
-                kernel,
-                thread,
-                n_threads,
-                level,
-                **cache.common(buffer, window, cap),
-                OUT=out,
-                OUT_STRIDE=out.strides[0],
-                PARTIAL=partial,
-                PARTIAL_BLOCKS=seen,
-                SCRATCH=aligned(SCORE_ROWS * KEY_BLOCK * 4 + state, np.uint8, 0xFF),
-                RUN=run,
-            )
+    common = cache.common(buffer, window, cap)
+    for thread in range(n_threads):
+        step(
+            f"attention:blocks_{cache.kind}",
+            thread,
+            n_threads,
+            level,
+            **common,
+            out=states,
+            out_stride=states.strides[0],
+            scratch=aligned(SCORE_ROWS * KEY_BLOCK * 4 + state, np.uint8, 0xFF),
+            run=run,
+        )
+    for thread in range(n_threads):
+        step(
+            "attention:combine",
+            thread,
+            n_threads,
+            level,
+            **{name: common[name] for name in ("n_kv", "group", "head_dim", "window")},
+            states=states,
+            states_stride=states.strides[0],
+            out=out,
+            out_stride=out.strides[0],
+            run=run,
+        )
     assert np.all(out[:, buffer.shape[1] :] == -7.5)
     return out[:, : buffer.shape[1]].reshape(q.shape)
 
@@ -146,7 +154,7 @@ def prompt(
     """Prompt tokens at positions first, first + 1, ...: q [n, n_heads, head_dim] -> the same shape."""
     n, n_heads, buffer = len(q), q.shape[1], queries(q)
     rows = TILE_TOKENS * n_heads // cache.n_kv
-    state = STATE + 4 * width_of(cache.head_dim)
+    state = ROW_STATE + 4 * width_of(cache.head_dim)
     out = aligned((n, buffer.shape[1] + 16), fill=-7.5)
     for thread in range(n_threads):
         step(
@@ -155,12 +163,12 @@ def prompt(
             n_threads,
             level,
             **cache.common(buffer, window, cap),
-            OUT=out,
-            OUT_STRIDE=out.strides[0],
-            SCRATCH=aligned(
+            out=out,
+            out_stride=out.strides[0],
+            scratch=aligned(
                 SCORE_ROWS * KEY_BLOCK * 4 + rows * (4 * cache.head_dim + state) + 64, np.uint8, 0xFF
             ),
-            RUN=cache.run(range(first, first + n)),
+            run=cache.run(range(first, first + n)),
         )
     assert np.all(out[:, buffer.shape[1] :] == -7.5)
     return out[:, : buffer.shape[1]].reshape(q.shape)

@@ -1,37 +1,31 @@
 """Kernels called one at a time, through their addresses, with numpy arrays as arguments.
 
-    run = Run(n_tokens=3)
-    step("norms:rms_norm", X=x, X_STRIDE=4 * n, ..., RUN=run, EPS=1e-5)
-
-Argument names and their order are the module-level constants of the kernel files,
-read without importing them: those files import the compiler.
+run = Run(n_tokens=3)
+step("norms:rms_norm", x=x, x_stride=4 * n, ..., run=run, eps=1e-5)
 """
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import mmap
 import struct
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import llmgen
 from llmgen.errors import KernelError
+from llmgen.kernels.arguments import table_of
 from llmgen.kernels.cpu import LEVELS, target
 from llmgen.kernels.layout import FIELDS, STEP_ARGS
 from llmgen.kernels.library import KernelLibrary
 from llmgen.kernels.quants import TABLE, QuantKernels
 
-KERNELS = Path(llmgen.__file__).parent / "kernels"
 COUNT_TOKENS, COUNT_OUTPUTS = 8 * FIELDS["n_tokens"], 8 * FIELDS["n_outputs"]
 
 ATTENTION = [f"attention:{role}_{kind}" for role in ("blocks", "tiles") for kind in ("f16", "f32")]
-ROPE = ["rope:rope", "rope:store_f16_cache", "rope:store_f32_cache"]
+STORE = ["cache:store_f16", "cache:store_f32"]
 POINTWISE = [f"pointwise:{name}" for name in ("add", "silu_mul", "gelu_mul", "copy", "softcap", "add_row")]
 
 
@@ -41,20 +35,6 @@ def levels() -> list[str]:
     for level in LEVELS:
         with suppress(KernelError):
             found.append(target(level).level)
-    return found
-
-
-@cache
-def constants(module: str) -> dict[str, int]:
-    """Names and values of ``A, B, ... = range(n)`` in a kernel file ("norms", "quants.matvec")."""
-    source = (KERNELS / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8")
-    found: dict[str, int] = {}
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            names = node.targets[0]
-            if isinstance(names, ast.Tuple) and getattr(node.value.func, "id", "") == "range":
-                found |= {name.id: i for i, name in enumerate(names.elts) if isinstance(name, ast.Name)}
-    assert found, f"{module} declares no arguments"
     return found
 
 
@@ -102,18 +82,17 @@ def step(
     thread: int = 0,
     n_threads: int = 1,
     level: str | None = None,
-    prefix: str = "",
     **arguments: Any,
 ) -> None:
     """Run one step as one of its threads.
 
-    arguments: by the names of the kernel file, ``prefix`` left out; arrays stand for
-    their address, floats for their float64 bits; what is not given is 0.
+    arguments: by the names of its table; arrays stand for their address, floats for
+    their float64 bits; what is not given is 0.
     """
-    places = constants(kernel.split(":")[0])
+    names = table_of(kernel)
+    filled = names(**{**dict.fromkeys(names._fields, 0), **arguments})
     table = np.zeros(STEP_ARGS, dtype=np.int64)
-    for name, value in arguments.items():
-        table[places[prefix + name]] = _bits(value)
+    table[: len(filled)] = [_bits(value) for value in filled]
     _function(kernel, level)(table.ctypes.data, thread, n_threads)
 
 
@@ -157,7 +136,7 @@ def all_kernels() -> list[str]:
     names = ["activations:tiles", "attention:combine", "norms:rms_norm", "norms:layer_norm"]
     names += sorted({f"activations:{k.record}" for k in TABLE.values()})
     names += [n for k in TABLE.values() for n in (k.matvec, k.panel, k.embed)]
-    return names + ATTENTION + ROPE + POINTWISE
+    return [*names, *ATTENTION, *STORE, *POINTWISE, "rope:rope"]
 
 
 __all__ = [
@@ -169,7 +148,6 @@ __all__ = [
     "Run",
     "aligned",
     "all_kernels",
-    "constants",
     "levels",
     "require",
     "step",

@@ -9,7 +9,7 @@ import numpy as np
 
 import gguf
 from kernels.call import COUNT_TOKENS, TABLE, QuantKernels, Run, aligned, step
-from llmgen.kernels.layout import MAX_COLUMNS, PANEL_ROWS, RECORDS, TILE_BLOCK, TILE_TOKENS
+from llmgen.kernels.layout import COLUMN_SUMS, MAX_COLUMNS, PANEL_ROWS, RECORDS, TILE_BLOCK, TILE_TOKENS
 
 # Where the half-precision scales stand in a block.
 SCALES = {
@@ -70,10 +70,10 @@ class Matrix:
 
     def common(self) -> dict[str, Any]:
         return {
-            "WEIGHTS": self.address or self.data,
-            "ROW_BYTES": self.data.shape[1],
-            "TAIL_ROW": self.tail_row,
-            "TAIL_ADDRESS": self.tail_address,
+            "weights": self.address or self.data,
+            "row_bytes": self.data.shape[1],
+            "tail_row": self.tail_row,
+            "tail_address": self.tail_address,
         }
 
 
@@ -162,15 +162,15 @@ def records(kind: str, x: np.ndarray, level: str | None = None) -> np.ndarray:
     step(
         f"activations:{kind}",
         level=level,
-        X=buffer,
-        X_STRIDE=buffer.strides[0],
-        OUT=out,
-        OUT_STRIDE=out.strides[0],
-        FIRST=0,
-        LAST=-(-n_cols // record.values) * record.values // unit,
-        REAL=n_cols // unit,
-        RUN=Run(n),
-        COUNT=COUNT_TOKENS,
+        x=buffer,
+        x_stride=buffer.strides[0],
+        out=out,
+        out_stride=out.strides[0],
+        first=0,
+        last=-(-n_cols // record.values) * record.values // unit,
+        real=n_cols // unit,
+        run=Run(n),
+        count=COUNT_TOKENS,
     )
     return out
 
@@ -195,17 +195,17 @@ def matvec(m: Matrix, x: np.ndarray, n_threads: int = 1, level: str | None = Non
             n_threads,
             level,
             **m.common(),
-            FIRST=first,
-            LAST=last,
-            X=record,
-            X_STRIDE=record.strides[0],
-            STEPS=steps,
-            TAIL=tail // m.kernels.block,
-            OUT=out,
-            OUT_STRIDE=out.strides[0],
-            RUN=Run(n),
-            COUNT=COUNT_TOKENS,
-            SCRATCH=aligned(MAX_COLUMNS * 128, np.uint8, 0xFF),
+            first=first,
+            last=last,
+            x=record,
+            x_stride=record.strides[0],
+            steps=steps,
+            tail=tail // m.kernels.block,
+            out=out,
+            out_stride=out.strides[0],
+            run=Run(n),
+            count=COUNT_TOKENS,
+            scratch=aligned(MAX_COLUMNS * COLUMN_SUMS, np.uint8, 0xFF),
         )
         assert np.all(out[:, last:] == -7.5)
     return out[:, : m.n_rows]
@@ -232,18 +232,18 @@ def panel(
             n_threads,
             level,
             **m.common(),
-            FIRST=first,
-            LAST=last,
-            X=tiles,
-            BLOCKS=blocks,
-            OUT=out,
-            OUT_STRIDE=out.strides[0],
-            SCRATCH=aligned(-(-m.n_cols // 32) * m.kernels.panel_bytes + 64, np.uint8, 0xFF),
-            ADD=int(add is not None),
-            RUN=Run(n),
-            ROWS=m.n_rows,
-            X_STRIDE=source.strides[0],
-            GROUPS=m.kernels.groups,
+            first=first,
+            last=last,
+            x=tiles,
+            blocks=blocks,
+            out=out,
+            out_stride=out.strides[0],
+            scratch=aligned(-(-m.n_cols // 32) * m.kernels.panel_bytes + 64, np.uint8, 0xFF),
+            add=int(add is not None),
+            run=Run(n),
+            rows=m.n_rows,
+            x_stride=source.strides[0],
+            groups=m.kernels.groups,
         )
         untouched = out[:, last * PANEL_ROWS :] if add is None else out[tokens:]
         assert np.all(untouched == -7.5)
@@ -263,13 +263,11 @@ def tiled(x: np.ndarray, level: str | None = None, n_threads: int = 1) -> np.nda
             thread,
             n_threads,
             level,
-            X=source,
-            X_STRIDE=source.strides[0],
-            OUT=out,
-            REAL=n_cols // 32,
-            SPLIT=1,
-            RUN=Run(n),
-            COUNT=COUNT_TOKENS,
+            x=source,
+            x_stride=source.strides[0],
+            out=out,
+            blocks=n_cols // 32,
+            run=Run(n),
         )
     return out
 
@@ -279,7 +277,7 @@ def embed(
 ) -> np.ndarray:
     """The rows ``ids`` as float32 [n, n_cols]; n_threads 0: one thread takes all tokens."""
     out = aligned((len(ids) + 1, -(-m.n_cols // 16) * 16 + 16), fill=-7.5)
-    arguments = {k: v for k, v in m.common().items() if not k.startswith("TAIL")}
+    arguments = {k: v for k, v in m.common().items() if not k.startswith("tail")}
     for thread in range(max(n_threads, 1)):
         step(
             m.kernels.embed,
@@ -287,14 +285,14 @@ def embed(
             max(n_threads, 1),
             level,
             **arguments,
-            BLOCKS=m.n_cols // m.kernels.block,
-            BLOCK=m.kernels.block,
-            OUT=out,
-            OUT_STRIDE=out.strides[0],
-            N=m.n_cols,
-            SCALE=scale,
-            SPLIT=int(n_threads > 0),
-            RUN=Run(len(ids), ids=ids),
+            blocks=m.n_cols // m.kernels.block,
+            block=m.kernels.block,
+            out=out,
+            out_stride=out.strides[0],
+            n=m.n_cols,
+            scale=scale,
+            split=int(n_threads > 0),
+            run=Run(len(ids), ids=ids),
         )
     assert np.all(out[len(ids) :] == -7.5)
     assert np.all(out[:, m.n_cols :] == -7.5)

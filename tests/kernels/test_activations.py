@@ -170,14 +170,14 @@ def quantize(
     source[:] = x
     step(
         f"activations:{kind}",
-        X=source,
-        X_STRIDE=source.strides[0],
-        OUT=out,
-        OUT_STRIDE=out.strides[0],
-        FIRST=first,
-        LAST=last,
-        REAL=x.shape[1] // (1 if kind == "float" else 32),
-        **{"RUN": Run(n), "COUNT": COUNT_TOKENS, **more},
+        x=source,
+        x_stride=source.strides[0],
+        out=out,
+        out_stride=out.strides[0],
+        first=first,
+        last=last,
+        real=x.shape[1] // (1 if kind == "float" else 32),
+        **{"run": Run(n), "count": COUNT_TOKENS, **more},
     )
 
 
@@ -195,16 +195,16 @@ def test_only_the_tokens_that_want_logits(kind: str) -> None:
             f"activations:{kind}",
             thread,
             2,
-            X=source,
-            X_STRIDE=source.strides[0],
-            OUT=out,
-            OUT_STRIDE=out.strides[0],
-            LAST=last,
-            REAL=last,
-            GATHER=1,
-            SPLIT=1,
-            RUN=Run(7, outputs=rows),
-            COUNT=COUNT_OUTPUTS,
+            x=source,
+            x_stride=source.strides[0],
+            out=out,
+            out_stride=out.strides[0],
+            last=last,
+            real=last,
+            gather=1,
+            split=1,
+            run=Run(7, outputs=rows),
+            count=COUNT_OUTPUTS,
         )
     np.testing.assert_array_equal(out[:3], whole[rows])
     assert np.all(out[3] == 0xAA)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernels.caches import NO_WINDOW, Cache, generate, prompt
-from kernels.call import ATTENTION, ROPE, levels, require
+from kernels.call import ATTENTION, STORE, levels, require
 from llmgen.kernels.layout import KEY_BLOCK
 from naive.kernels import attention
 
@@ -17,7 +17,7 @@ KINDS = ("f16", "f32")
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    require([*ATTENTION, *ROPE, "attention:combine"])
+    require([*ATTENTION, *STORE, "attention:combine"])
 
 
 def blocks_for(n: int) -> int:

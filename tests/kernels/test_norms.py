@@ -45,19 +45,19 @@ def norm(
     first, last = heads or (0, n_heads)
     for thread in range(max(n_threads, 1)):
         arguments: dict[str, Any] = {
-            "X": source,
-            "X_STRIDE": source.strides[0],
-            "OUT": out,
-            "OUT_STRIDE": out.strides[0],
-            "WEIGHT": padded(weight.reshape(1, -1)),
-            "WEIGHT_STRIDE": 4 * width if weight.ndim == 2 else 0,
-            "BIAS": 0 if bias is None else padded(bias.reshape(1, -1)),
-            "N": width,
-            "FIRST": first,
-            "LAST": last,
-            "SPLIT": int(n_threads > 0),
-            "RUN": Run(n),
-            "EPS": eps,
+            "x": source,
+            "x_stride": source.strides[0],
+            "out": out,
+            "out_stride": out.strides[0],
+            "weight": padded(weight.reshape(1, -1)),
+            "weight_stride": 4 * width if weight.ndim == 2 else 0,
+            "bias": 0 if bias is None else padded(bias.reshape(1, -1)),
+            "n": width,
+            "first": first,
+            "last": last,
+            "split": int(n_threads > 0),
+            "run": Run(n),
+            "eps": eps,
         }
         step(f"norms:{kind}", thread, max(n_threads, 1), **arguments)
     assert in_place or np.all(out[:, x.shape[1] :] == -7.5)

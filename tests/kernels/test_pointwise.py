@@ -22,15 +22,15 @@ def binary(kind: str, x: np.ndarray, y: np.ndarray, n_threads: int = 0) -> np.nd
     a[:], b[:] = x, y
     for thread in range(max(n_threads, 1)):
         arguments: dict[str, Any] = {
-            "X": a,
-            "X_STRIDE": a.strides[0],
-            "Y": b,
-            "Y_STRIDE": b.strides[0] if y.ndim == 2 else 0,
-            "OUT": out,
-            "OUT_STRIDE": out.strides[0],
-            "N": x.shape[1],
-            "SPLIT": int(n_threads > 0),
-            "RUN": Run(len(x)),
+            "x": a,
+            "x_stride": a.strides[0],
+            "y": b,
+            "y_stride": b.strides[0] if y.ndim == 2 else 0,
+            "out": out,
+            "out_stride": out.strides[0],
+            "n": x.shape[1],
+            "split": int(n_threads > 0),
+            "run": Run(len(x)),
         }
         step(f"pointwise:{kind}", thread, max(n_threads, 1), **arguments)
     assert np.all(out[len(x)] == -7.5)
@@ -42,12 +42,12 @@ def capped(x: np.ndarray, cap: float) -> np.ndarray:
     out[:] = x
     step(
         "pointwise:softcap",
-        X=out,
-        X_STRIDE=out.strides[0],
-        N=x.shape[1],
-        RUN=Run(len(x)),
-        VALUE=cap,
-        COUNT=COUNT_TOKENS,
+        x=out,
+        x_stride=out.strides[0],
+        n=x.shape[1],
+        run=Run(len(x)),
+        cap=cap,
+        count=COUNT_TOKENS,
     )
     return out
 
@@ -145,13 +145,12 @@ def test_copy_is_exact_and_no_longer_than_asked(n: int) -> None:
     out = aligned((3, 128), fill=-7.5)
     step(
         "pointwise:copy",
-        X=x,
-        X_STRIDE=x.strides[0],
-        OUT=out,
-        OUT_STRIDE=out.strides[0],
-        N=n,
-        RUN=Run(3),
-        COUNT=COUNT_TOKENS,
+        x=x,
+        x_stride=x.strides[0],
+        out=out,
+        out_stride=out.strides[0],
+        n=n,
+        run=Run(3),
     )
     np.testing.assert_array_equal(out[:, :n], x[:, :n])
     assert np.all(out[:, n:] == -7.5)
@@ -163,5 +162,5 @@ def test_one_row_is_added_to_all() -> None:
     x[:], y[:] = rng.normal(0, 1, x.shape), rng.normal(0, 1, 48)
     expected = x + y
     expected[3] = x[3]
-    step("pointwise:add_row", X=x, X_STRIDE=x.strides[0], Y=y, N=48, RUN=Run(3), COUNT=COUNT_TOKENS)
+    step("pointwise:add_row", x=x, x_stride=x.strides[0], y=y, n=48, run=Run(3), count=COUNT_TOKENS)
     np.testing.assert_array_equal(x, expected)

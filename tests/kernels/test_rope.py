@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernels.caches import Cache
-from kernels.call import ROPE, Run, aligned, require, step
+from kernels.call import STORE, Run, aligned, require, step
 from llmgen.kernels.layout import KEY_BLOCK
 from llmgen.model.rope import RopeTable
 from naive.kernels import Rope, rotate
@@ -29,7 +29,7 @@ SHAPES = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    require(ROPE)
+    require(["rope:rope", *STORE])
 
 
 def rotated(
@@ -53,18 +53,18 @@ def rotated(
             "rope:rope",
             thread,
             max(n_threads, 1),
-            X=out,
-            X_STRIDE=out.strides[0],
-            FIRST=first,
-            LAST=last,
-            HEAD_DIM=head_dim,
-            N_ROT=table.n_rot,
-            NEOX=int(table.neox),
-            TABLE=table.address,
-            SCALE=scale,
-            TOKEN_SCALE=0 if token_scale is None else token_scale,
-            SPLIT=int(n_threads > 0),
-            RUN=Run(n, positions=positions),
+            x=out,
+            x_stride=out.strides[0],
+            first=first,
+            last=last,
+            head_dim=head_dim,
+            n_rot=table.n_rot,
+            neox=int(table.neox),
+            table=table.address,
+            scale=scale,
+            token_scale=0 if token_scale is None else token_scale,
+            split=int(n_threads > 0),
+            run=Run(n, positions=positions),
         )
     assert np.all(out[n] == -7.5)
     assert np.all(out[:, n_heads * head_dim :] == -7.5)

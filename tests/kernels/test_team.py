@@ -15,6 +15,7 @@ import pytest
 
 from kernels.call import Run
 from llmgen.errors import Interrupted
+from llmgen.kernels.arguments import Binary
 from llmgen.kernels.library import KernelLibrary
 from llmgen.kernels.pool import ThreadTeam
 from llmgen.model.program import EVERYTHING, At, Plan, Step, Value
@@ -37,7 +38,17 @@ class Ring:
             own = At(x, lambda t, n: 4 * LANES * t)
             other = At(x, lambda t, n: 4 * LANES * ((t + 1) % n))
             there = At(out, lambda t, n: 4 * LANES * t)
-            args = [own, 0, other, 0, there, 0, LANES, 0, self.run_block.address]
+            args = Binary(
+                x=own,
+                x_stride=0,
+                y=other,
+                y_stride=0,
+                out=there,
+                out_stride=0,
+                n=LANES,
+                split=0,
+                run=self.run_block.address,
+            )
             steps.append(Step("pointwise:add", args, [(x, EVERYTHING, False), (out, rows, True)]))
         plan = Plan(steps, self.values)
         library = KernelLibrary.for_level(None)

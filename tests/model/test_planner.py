@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 import struct
+from collections import namedtuple
 
 import pytest
 
 from llmgen.kernels.layout import STEP_BYTES, STEP_NEXT
 from llmgen.model.program import EVERYTHING, At, Each, Plan, Step, Value
 
+NONE = namedtuple("none", "")()  # no arguments
 PARTITIONS = (EVERYTHING, "tokens", ("rows", 64), ("rows", 128))
 
 
@@ -24,7 +26,7 @@ def random_program(rng: random.Random) -> tuple[list[Step], list[Value]]:
     for _ in range(rng.randint(1, 25)):
         used = rng.sample(values, min(len(values), rng.randint(1, 4)))
         accesses = [(v, rng.choice(PARTITIONS), rng.random() < 0.5) for v in used]
-        steps.append(Step("none:none", list(used), accesses))
+        steps.append(Step("none:none", NONE, accesses))
     touched = {v for step in steps for v, _, _ in step.accesses}
     return steps, [v for v in values if v in touched and rng.random() < 0.15]
 
@@ -90,7 +92,7 @@ def test_memory_is_used_again() -> None:
     """A long chain needs room for two values, not for all."""
     values = [Value(16, 64, 1, True) for _ in range(30)]
     pairs = itertools.pairwise(values)
-    steps = [Step("a:b", [], [(x, EVERYTHING, False), (y, EVERYTHING, True)]) for x, y in pairs]
+    steps = [Step("a:b", NONE, [(x, EVERYTHING, False), (y, EVERYTHING, True)]) for x, y in pairs]
     assert Plan(steps).private_bytes == 128
 
 
@@ -98,9 +100,9 @@ def test_own_rows_need_no_barrier() -> None:
     x, y = Value(64, 256, 1, False), Value(64, 256, 1, False)
     rows = ("rows", 64)
     steps = [
-        Step("a:write", [], [(x, rows, True)]),
-        Step("a:same_rows", [], [(x, rows, False), (y, rows, True)]),
-        Step("a:all_rows", [], [(y, EVERYTHING, False)]),
+        Step("a:write", NONE, [(x, rows, True)]),
+        Step("a:same_rows", NONE, [(x, rows, False), (y, rows, True)]),
+        Step("a:all_rows", NONE, [(y, EVERYTHING, False)]),
     ]
     Plan(steps)
     assert [s.barrier for s in steps] == [False, True, True]
@@ -109,10 +111,11 @@ def test_own_rows_need_no_barrier() -> None:
 def test_tables() -> None:
     shared, private = Value(16, 64, 4, False), Value(16, 64, 4, True)
     first, second = Value(16, 64, 4, False), Value(16, 64, 1, True)
-    arguments = [7, 2.5, shared, private, At(first, lambda t, n: 4 * t), At(second, lambda t, n: 8 * n), -3]
-    arguments.append(Each(lambda t, n: 100 * t + n))
+    eight = namedtuple("eight", "a b c d e f g h")
+    there, behind = At(first, lambda t, n: 4 * t), At(second, lambda t, n: 8 * n)
+    arguments = eight(7, 2.5, shared, private, there, behind, -3, Each(lambda t, n: 100 * t + n))
     accesses = [(v, EVERYTHING, True) for v in (shared, private, first, second)]
-    steps = [Step("k:one", arguments, accesses), Step("k:two", [], [], weights=(5000, lambda t, n: 10 * t))]
+    steps = [Step("k:one", arguments, accesses), Step("k:two", NONE, [], stream=(5000, lambda t, n: 10 * t))]
     plan = Plan(steps)
     table = plan.table(
         3, 1_000_000, [2_000_000, 3_000_000, 4_000_000], {"k:one": 11, "k:two": 22}.__getitem__
@@ -141,10 +144,11 @@ def test_tables() -> None:
 
 def test_a_renamed_value_is_nowhere_left() -> None:
     old, new = Value(16, 64, 1, False), Value(16, 64, 1, False)
-    step = Step("a:b", [old, At(old, lambda t, n: 4), 5], [(old, "tokens", True)])
+    three = namedtuple("three", "x shifted n")
+    step = Step("a:b", three(old, At(old, lambda t, n: 4), 5), [(old, "tokens", True)])
     step.rename({old: new})
-    assert step.args[0] is new
-    assert isinstance(step.args[1], At)
-    assert step.args[1].value is new
-    assert step.args[1].shift(0, 1) == 4
+    assert step.args.x is new
+    assert step.args.shifted.value is new
+    assert step.args.shifted.shift(0, 1) == 4
+    assert step.args.n == 5
     assert step.accesses == [(new, "tokens", True)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmgen.kernels.abi import arg, inline, run_field, step
+from llmgen.kernels.arguments import Matvec, places
 from llmgen.kernels.layout import COLUMN_SUMS, MAX_COLUMNS
 from llmgen.kernels.quants import floats, kquants, legacy
 from llmgen.kernels.quants.block import Lanes, Row
@@ -31,7 +32,6 @@ AHEAD = 4096
 FAR = 65536
 """Where rows lie side by side, the next four groups of them are asked for, or as many as fit into this many bytes."""
 
-# Arguments of the step, in order.
 (
     WEIGHTS,
     ROW_BYTES,
@@ -48,7 +48,7 @@ FAR = 65536
     RUN,
     COUNT,
     SCRATCH,
-) = range(15)
+) = places(Matvec)
 
 
 def _by_row(row: Row) -> Any:

@@ -15,6 +15,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from llmgen.kernels.abi import RUN_TOKENS, arg, inline, run_field, step
+from llmgen.kernels.arguments import Panel, places
 from llmgen.kernels.dot import NATIVE, TOKENS, PanelDots, joined, tile_type
 from llmgen.kernels.layout import (
     PANEL_ROWS,
@@ -131,25 +132,7 @@ def block_step(bits: int, has_min: bool, halves: bool) -> Any:
     return step_whole, inner
 
 
-# Arguments of the step, in order.
-(
-    WEIGHTS,
-    ROW_BYTES,
-    FIRST,
-    LAST,
-    TAIL_ROW,
-    TAIL_ADDRESS,
-    X,
-    BLOCKS,
-    OUT,
-    OUT_STRIDE,
-    SCRATCH,
-    ADD,
-    RUN,
-    ROWS,
-    X_STRIDE,
-    GROUPS,
-) = range(16)
+at = places(Panel)
 
 
 def _make(quant: Any, key: str) -> Any:
@@ -168,6 +151,7 @@ def _make(quant: Any, key: str) -> Any:
 
     @inline
     def unpack_panel(weights, row_bytes, row, n_rows, tail_row, tail_address, blocks, panel):  # type: ignore[no-untyped-def]
+        """16 rows from ``row`` on, of ``blocks`` file blocks each -> [32 weights][panel_bytes], as above."""
         for half in range(2):
             r = row + 8 * half
             p0 = row_address(weights, row_bytes, r, n_rows, tail_row, tail_address)
@@ -207,35 +191,42 @@ def _make(quant: Any, key: str) -> Any:
     def panel(args: int, thread: int, n_threads: int) -> None:
         """out[token][row] (+)= weights[row] . x[token] for this thread's panels and every token.
 
-        FIRST, LAST: panels of 16 rows; x: tiles of 8 tokens; out: f32, OUT_STRIDE bytes a token.
+        first, last: panels of 16 rows; x: tiles of 8 tokens; out: f32.
         """
-        weights = arg(args, WEIGHTS)
-        row_bytes = arg(args, ROW_BYTES)
-        blocks = arg(args, BLOCKS)
-        scratch = arg(args, SCRATCH)
-        out_stride = arg(args, OUT_STRIDE)
-        add = arg(args, ADD) != 0
-        n_tokens = run_field(arg(args, RUN), RUN_TOKENS)
+        weights = arg(args, at.weights)
+        row_bytes = arg(args, at.row_bytes)
+        blocks = arg(args, at.blocks)
+        scratch = arg(args, at.scratch)
+        out_stride = arg(args, at.out_stride)
+        add = arg(args, at.add) != 0
+        n_tokens = run_field(arg(args, at.run), RUN_TOKENS)
         tiles = (n_tokens + TILE_TOKENS - 1) // TILE_TOKENS
         n_blocks = blocks * sub_blocks
-        groups = arg(args, GROUPS)
+        groups = arg(args, at.groups)
         x_tile = n_blocks * TILE_BLOCK
-        for index in range(arg(args, FIRST), arg(args, LAST)):
+        for index in range(arg(args, at.first), arg(args, at.last)):
             row = index * PANEL_ROWS
-            n_rows = arg(args, ROWS)
+            n_rows = arg(args, at.rows)
             unpack_panel(
-                weights, row_bytes, row, n_rows, arg(args, TAIL_ROW), arg(args, TAIL_ADDRESS), blocks, scratch
+                weights,
+                row_bytes,
+                row,
+                n_rows,
+                arg(args, at.tail_row),
+                arg(args, at.tail_address),
+                blocks,
+                scratch,
             )
             for tile in range(tiles):
                 for part in range(0, TILE_TOKENS, TOKENS):
-                    x = arg(args, X) + tile * x_tile + 4 * part
+                    x = arg(args, at.x) + tile * x_tile + 4 * part
                     f = zero_tile()
                     p = scratch
                     for _ in range(n_blocks):
                         f = add_block(f, p, x, groups)
                         p += panel_bytes
                         x += TILE_BLOCK
-                    o = arg(args, OUT) + (tile * TILE_TOKENS + part) * out_stride + 4 * row
+                    o = arg(args, at.out) + (tile * TILE_TOKENS + part) * out_stride + 4 * row
                     for v in f:
                         if add:
                             v = v + load_f32x16(o)
@@ -275,26 +266,26 @@ def _make_float(quant: Any) -> Any:
     load1, size = quant.load1, quant.nbytes
 
     def panel(args: int, thread: int, n_threads: int) -> None:
-        """As for quantized types, but x: f32 rows, X_STRIDE bytes a token, and the panel is f32 [BLOCKS][16]."""
-        row_bytes = arg(args, ROW_BYTES)
-        n = arg(args, BLOCKS)
-        scratch = arg(args, SCRATCH)
-        out_stride = arg(args, OUT_STRIDE)
-        x_stride = arg(args, X_STRIDE)
-        add = arg(args, ADD) != 0
-        tokens = (run_field(arg(args, RUN), RUN_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS * TILE_TOKENS
-        for index in range(arg(args, FIRST), arg(args, LAST)):
+        """As for quantized types, but x is f32 [tokens][blocks], and the panel f32 [blocks][16]."""
+        row_bytes = arg(args, at.row_bytes)
+        n = arg(args, at.blocks)
+        scratch = arg(args, at.scratch)
+        out_stride = arg(args, at.out_stride)
+        x_stride = arg(args, at.x_stride)
+        add = arg(args, at.add) != 0
+        tokens = (run_field(arg(args, at.run), RUN_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS * TILE_TOKENS
+        for index in range(arg(args, at.first), arg(args, at.last)):
             row = index * PANEL_ROWS
             for r in range(PANEL_ROWS):
-                p = arg(args, WEIGHTS) + min(row + r, arg(args, ROWS) - 1) * row_bytes
+                p = arg(args, at.weights) + min(row + r, arg(args, at.rows) - 1) * row_bytes
                 for k in range(n):
                     store_f32(scratch + 64 * k + 4 * r, load1(p + size * k))
             for t in range(0, tokens, TOKENS):
-                x = arg(args, X) + t * x_stride
+                x = arg(args, at.x) + t * x_stride
                 f = zero_tile()
                 for k in range(n):
                     f = float_step(f, scratch + 64 * k, x + 4 * k, x_stride)
-                o = arg(args, OUT) + t * out_stride + 4 * row
+                o = arg(args, at.out) + t * out_stride + 4 * row
                 for v in f:
                     if add:
                         v = v + load_f32x16(o)

@@ -8,38 +8,34 @@ import numpy as np
 
 from llmgen.kernels.abi import (
     RUN_IDS,
-    RUN_TOKENS,
     arg,
     arg_f64,
     run_field,
     step,
+    tokens_of,
 )
+from llmgen.kernels.arguments import Embed, places
 from llmgen.kernels.quants import floats, kquants, legacy
 from llmgen.kernels.simd import load_f32, load_i64, store_f32
 
-# Arguments of the step, in order.
-WEIGHTS, ROW_BYTES, BLOCKS, BLOCK, OUT, OUT_STRIDE, N, SCALE, SPLIT, RUN = range(10)
+at = places(Embed)
 
 
 def _make(quant: Any) -> Any:
     dequantize, block_bytes = quant.dequantize, quant.nbytes
 
     def embed(args: int, thread: int, n_threads: int) -> None:
-        """out[token] = SCALE * weights[id of the token]; with SPLIT each thread takes its own tiles of tokens."""
-        run = arg(args, RUN)
-        row_bytes = arg(args, ROW_BYTES)
-        blocks = arg(args, BLOCKS)
-        block = arg(args, BLOCK)
-        n = arg(args, N)
-        scale = np.float32(arg_f64(args, SCALE))
-        tokens = run_field(run, RUN_TOKENS)
-        first, last = 0, tokens
-        if arg(args, SPLIT):
-            tiles = (tokens + 7) // 8
-            first, last = tiles * thread // n_threads * 8, min(tiles * (thread + 1) // n_threads * 8, tokens)
+        """out[token] = scale * weights[id of the token]; with ``split`` each thread takes its own tiles of tokens."""
+        run = arg(args, at.run)
+        row_bytes = arg(args, at.row_bytes)
+        blocks = arg(args, at.blocks)
+        block = arg(args, at.block)
+        n = arg(args, at.n)
+        scale = np.float32(arg_f64(args, at.scale))
+        first, last = tokens_of(run, arg(args, at.split), thread, n_threads)
         for t in range(first, last):
-            p = arg(args, WEIGHTS) + load_i64(run_field(run, RUN_IDS) + 8 * t) * row_bytes
-            out = arg(args, OUT) + t * arg(args, OUT_STRIDE)
+            p = arg(args, at.weights) + load_i64(run_field(run, RUN_IDS) + 8 * t) * row_bytes
+            out = arg(args, at.out) + t * arg(args, at.out_stride)
             for b in range(blocks):
                 dequantize(p + b * block_bytes, out + 4 * b * block)
             if scale != np.float32(1.0):

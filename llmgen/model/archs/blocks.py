@@ -39,6 +39,20 @@ def qkv(b: Recorder, w: Weights, c: ModelConfig, x: Value, layer: int) -> tuple[
     return q, k, v
 
 
+def normed_qkv(
+    b: Recorder, w: Weights, c: ModelConfig, x: Value, layer: int, kind: str = "rms"
+) -> tuple[Value, Value, Value]:
+    """``qkv`` with each head of q and k normed by itself; the kind "layer" has weights for every head."""
+
+    def normed(heads: Value, name: str, n_heads: int) -> Value:
+        rows = n_heads if kind == "layer" else 1
+        weights = w.vector(f"blk.{layer}.attn_{name}_norm", c.head_dim, rows)
+        return b.head_norm(heads, weights, n_heads, kind)
+
+    q, k, v = qkv(b, w, c, x, layer)
+    return normed(q, "q", c.n_heads), normed(k, "k", c.n_kv_heads), v
+
+
 def attention(
     b: Recorder,
     w: Weights,

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 
-from llmgen.model.archs.blocks import attention, embedding, feed_forward, output_matrix, qkv, rope_table
+from llmgen.model.archs.blocks import (
+    attention,
+    embedding,
+    feed_forward,
+    normed_qkv,
+    output_matrix,
+    qkv,
+    rope_table,
+)
 from llmgen.model.config import ModelConfig
 from llmgen.model.recorder import Recorder
 from llmgen.model.rope import RopeTable
@@ -42,15 +50,13 @@ def gemma3(b: Recorder, w: Weights, c: ModelConfig) -> None:
 def _sandwich(
     b: Recorder, w: Weights, c: ModelConfig, local: RopeTable, scale: float | None, normed_heads: bool
 ) -> None:
+    projections = normed_qkv if normed_heads else qkv
     table = rope_table(w, c, neox=True)
     x = b.embed(embedding(w, c), scale=math.sqrt(c.n_embd))
     for layer in range(c.n_layers):
         name = f"blk.{layer}."
         h = b.rms_norm(x, w.vector(name + "attn_norm", c.n_embd))
-        q, k, v = qkv(b, w, c, h, layer)
-        if normed_heads:
-            q = b.head_norm(q, w.vector(name + "attn_q_norm", c.head_dim), c.n_heads)
-            k = b.head_norm(k, w.vector(name + "attn_k_norm", c.head_dim), c.n_kv_heads)
+        q, k, v = projections(b, w, c, h, layer)
         a = attention(b, w, c, q, k, v, layer, local if c.is_local(layer) else table, scale)
         x = b.add(x, b.rms_norm(a, w.vector(name + "post_attention_norm", c.n_embd)))
         h = b.rms_norm(x, w.vector(name + "ffn_norm", c.n_embd))

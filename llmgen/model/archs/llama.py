@@ -12,6 +12,7 @@ from llmgen.model.archs.blocks import (
     embedding,
     feed_forward,
     longrope_factors,
+    normed_qkv,
     output_matrix,
     qkv,
     rope_table,
@@ -56,15 +57,13 @@ def qwen3(b: Recorder, w: Weights, c: ModelConfig) -> None:
 
 
 def _qwen(b: Recorder, w: Weights, c: ModelConfig, normed_heads: bool) -> None:
+    projections = normed_qkv if normed_heads else qkv
     table = rope_table(w, c, neox=True)
     x = b.embed(embedding(w, c))
     for layer in range(c.n_layers):
         name = f"blk.{layer}."
         h = b.rms_norm(x, w.vector(name + "attn_norm", c.n_embd))
-        q, k, v = qkv(b, w, c, h, layer)
-        if normed_heads:
-            q = b.head_norm(q, w.vector(name + "attn_q_norm", c.head_dim), c.n_heads)
-            k = b.head_norm(k, w.vector(name + "attn_k_norm", c.head_dim), c.n_kv_heads)
+        q, k, v = projections(b, w, c, h, layer)
         x = b.add(x, attention(b, w, c, q, k, v, layer, table))
         h = b.rms_norm(x, w.vector(name + "ffn_norm", c.n_embd))
         x = b.add(x, feed_forward(b, w, c, h, layer))

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from llmgen.model.archs.blocks import attention, embedding, feed_forward, output_matrix, qkv, rope_table
+from llmgen.model.archs.blocks import (
+    attention,
+    embedding,
+    feed_forward,
+    normed_qkv,
+    output_matrix,
+    qkv,
+    rope_table,
+)
 from llmgen.model.config import ModelConfig
 from llmgen.model.program import Value
 from llmgen.model.recorder import Recorder
@@ -20,12 +28,10 @@ def stablelm(b: Recorder, w: Weights, c: ModelConfig) -> None:
     for layer in range(c.n_layers):
         name = f"blk.{layer}."
         h = norm(x, name + "attn_norm")
-        q, k, v = qkv(b, w, c, h, layer)
         if w.has(name + "attn_q_norm"):
-            q = b.head_norm(q, w.vector(name + "attn_q_norm", c.head_dim, c.n_heads), c.n_heads, "layer")
-            k = b.head_norm(
-                k, w.vector(name + "attn_k_norm", c.head_dim, c.n_kv_heads), c.n_kv_heads, "layer"
-            )
+            q, k, v = normed_qkv(b, w, c, h, layer, "layer")
+        else:
+            q, k, v = qkv(b, w, c, h, layer)
         x = b.add(x, attention(b, w, c, q, k, v, layer, table))
         # without a norm of its own the feed-forward runs beside the attention, on the same input
         x = b.add(

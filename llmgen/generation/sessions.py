@@ -1,0 +1,51 @@
+"""The sessions of one loaded model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from weakref import WeakSet
+
+from llmgen.generation.cached import Reuse
+from llmgen.generation.interfaces import ModelLike, TokenizerLike
+from llmgen.generation.session import Session
+
+
+class Sessions:
+    """Opens sessions, keeps an idle one for the next prompt, and closes at the end those that are still open."""
+
+    def __init__(self, model: ModelLike, tokenizer: Callable[[], TokenizerLike | None]) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._open: WeakSet[Session] = WeakSet()
+        self._idle: Session | None = None
+        self._closed = False
+        self._lock = threading.RLock()
+
+    def new(self, reuse: Reuse) -> Session:
+        """A session of one's own."""
+        session = Session(self._model, self._tokenizer(), reuse=reuse)
+        self._open.add(session)
+        return session
+
+    def take(self) -> Session:
+        """A session for one prompt: the idle one, whose cache may begin like it, or a new one."""
+        with self._lock:
+            session, self._idle = self._idle, None
+        return session or self.new("prompt")
+
+    def give_back(self, session: Session) -> None:
+        """Keep it for the next prompt, where none is kept yet."""
+        with self._lock:
+            if self._idle is None and not self._closed:
+                self._idle = session
+                return
+        session.close()
+
+    def close(self) -> None:
+        """Close all that are open."""
+        with self._lock:
+            self._closed = True
+            self._idle = None
+        for session in list(self._open):
+            session.close()
