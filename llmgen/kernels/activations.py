@@ -1,7 +1,7 @@
 """Activations as the matrix kernels want them: integers with a scale per 32 values, or float32.
 
 d = max|x| / 127, q = round(x / d) to the nearest even, e = d * sum(q).  The same
-numbers go into every format (layout.RECORDS, layout.TILE_BLOCK) but "wide", which
+numbers go into every format (layout.RECORDS, layout.TILE_BLOCK) but "int16", which
 has 16 bits (d = max|x| / 32767): signed 8-bit weights are widened anyway, so with
 them twice the precision of the activations costs nothing.
 """
@@ -61,12 +61,12 @@ def quantize32(x, largest):  # type: ignore[no-untyped-def]
     return to_int(nearest(a0 * inverse)), to_int(nearest(a1 * inverse)), top / largest
 
 
-_SPLIT, _SUPER, _WIDE = (RECORDS[kind].nbytes for kind in ("split", "super", "wide"))
+_INT8, _INT8_SUPER, _INT16 = (RECORDS[kind].nbytes for kind in ("int8", "int8_super", "int16"))
 
 
 @inline
-def put_split(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
-    p = rec + block * _SPLIT
+def put_int8(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
+    p = rec + block * _INT8
     store_i8x32(p, join_i8x16(to_i8(q0), to_i8(q1)))
     store_f32(p + 32, d)
     store_f32(p + 36, d * np.float32(sum_i32x16(q0 + q1)))
@@ -76,16 +76,16 @@ evens_first = shuffle(i16x16, [*range(0, 16, 2), *range(1, 16, 2)])
 
 
 @inline
-def put_wide(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
-    p = rec + block * _WIDE
+def put_int16(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
+    p = rec + block * _INT16
     store_i16x16(p, evens_first(to_i16(q0)))
     store_i16x16(p + 32, evens_first(to_i16(q1)))
     store_f32(p + 64, d)
 
 
 @inline
-def put_super(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
-    p = rec + (block >> 3) * _SUPER
+def put_int8_super(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
+    p = rec + (block >> 3) * _INT8_SUPER
     k = block & 7
     store_i8x32(p + 32 * k, join_i8x16(to_i8(q0), to_i8(q1)))
     s0, s1 = np.float32(sum_i32x16(q0)), np.float32(sum_i32x16(q1))
@@ -138,8 +138,8 @@ def _quantizer(put: Any, largest: int) -> Any:
     return step(quantize)
 
 
-split, super = _quantizer(put_split, 127), _quantizer(put_super, 127)
-wide = _quantizer(put_wide, 32767)
+int8, int8_super = _quantizer(put_int8, 127), _quantizer(put_int8_super, 127)
+int16 = _quantizer(put_int16, 32767)
 
 
 def _copy(args: int, thread: int, n_threads: int) -> None:
@@ -158,7 +158,7 @@ def _copy(args: int, thread: int, n_threads: int) -> None:
                     store_f32(out + 4 * k, load_f32(x + 4 * k))
 
 
-float = step(_copy)
+float32 = step(_copy)
 
 
 @step

@@ -48,13 +48,13 @@ class Record:
 
 RECORDS = {
     # int8 in order | f32 d, e | nothing
-    "split": Record(32, 48),
+    "int8": Record(32, 48),
     # int16, of every sixteen the even ones, then the odd ones | f32 d | nothing
-    "wide": Record(32, 80),
+    "int16": Record(32, 80),
     # int8 in order | f32 [d0..3 e0..3 d4..7 e4..7] | f32 d per 16 | f32 e per 16
-    "super": Record(256, 448),
+    "int8_super": Record(256, 448),
     # float32 in order, padded with zeros
-    "float": Record(64, 256),
+    "float32": Record(64, 256),
 }
 """d is the scale of 32 activations, e is d times their sum (per 32, or per 16 where it says so)."""
 

@@ -47,7 +47,7 @@ class PromptRecorder(Recorder):
     def _panel(self, x: Value, w: Matrix, out: Value) -> None:
         kernels = w.kernels
         tiles, blocks = x, w.n_cols
-        if kernels.record != "float":
+        if kernels.record != "float32":
             tiles, blocks = self._tiles(x), w.n_cols // kernels.block
         scratch = self.scratch(-(-w.n_cols // 32) * kernels.panel_bytes + 64)
         first, last = share(-(-w.n_rows // PANEL_ROWS), 1)

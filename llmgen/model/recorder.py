@@ -354,7 +354,7 @@ class Recorder(ABC):
 
 def real_units(n: int, kind: str) -> int:
     """Blocks of 32 (for the float format: values) of n values."""
-    return n if kind == "float" else n // 32
+    return n if kind == "float32" else n // 32
 
 
 def record_units(n: int, kind: str) -> int:

@@ -79,7 +79,7 @@ class TokenRecorder(Recorder):
         last: Any = units
         if own_rows:
             start, stop = share(x.n, 32)
-            per = 1 if kind == "float" else 32
+            per = 1 if kind == "float32" else 32
             # the thread with the last rows also writes the padding
             first = Each(lambda t, n: start(t, n) // per)
             last = Each(lambda t, n: units if stop(t, n) == x.n and start(t, n) < x.n else stop(t, n) // per)

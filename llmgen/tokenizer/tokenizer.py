@@ -58,6 +58,10 @@ _KINDS = {
 _NOT_GENERATIVE = {"bert": "an encoder that makes embeddings"}
 
 
+_NO_TEXT = frozenset(map(int, (TokenType.CONTROL, TokenType.UNKNOWN)))
+"""Types of tokens that steer the model; plain numbers, since every generated token is looked up."""
+
+
 class Tokenizer:
     """Turns text into token ids and ids into text.  Make one with :meth:`from_gguf`.
 
@@ -294,7 +298,7 @@ class Tokenizer:
 
     def is_control(self, id: int) -> bool:
         """Whether the token is no text: it steers the model (or stands for unknown text)."""
-        return self._check(id).types[id] in (TokenType.CONTROL, TokenType.UNKNOWN)
+        return int(self._check(id).types[id]) in _NO_TEXT
 
     def _check(self, id: int) -> Vocabulary:
         vocab = self._need()

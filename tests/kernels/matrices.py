@@ -22,7 +22,7 @@ SCALES = {
     "q5_k": (0, 2),
     "q6_k": (208,),
 }
-FLOATS = tuple(key for key, kernels in TABLE.items() if kernels.record == "float")
+FLOATS = tuple(key for key, kernels in TABLE.items() if kernels.record == "float32")
 QUANTIZED = tuple(key for key in TABLE if key not in FLOATS)
 SLACK = 256  # bytes behind a matrix that kernels may read
 
@@ -124,8 +124,8 @@ def quantized(x: np.ndarray, largest: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def largest_activation(m: Matrix, prompt: bool = False) -> int:
-    """What the activations of a kernel are rounded to; only "wide" records have 16 bits."""
-    return 32767 if m.kernels.record == "wide" and not prompt else 127
+    """What the activations of a kernel are rounded to; only "int16" records have 16 bits."""
+    return 32767 if m.kernels.record == "int16" and not prompt else 127
 
 
 def expected(
@@ -156,7 +156,7 @@ def _padded(x: np.ndarray, rows: int, fill: float) -> np.ndarray:
 def records(kind: str, x: np.ndarray, level: str | None = None) -> np.ndarray:
     """x [n, n_cols] in an activation format, uint8 [n, bytes]; every byte written by the step."""
     n, n_cols = x.shape
-    record, unit = RECORDS[kind], 1 if kind == "float" else 32
+    record, unit = RECORDS[kind], 1 if kind == "float32" else 32
     out = aligned((n, record.size(n_cols)), np.uint8, 0xAA)
     buffer = _padded(x, n, np.nan)
     step(

@@ -37,23 +37,23 @@ def scaled(
     return q, d, d[..., None] * halves.astype(np.float32), d * halves.sum(axis=2).astype(np.float32)
 
 
-def split_twin(x: np.ndarray) -> np.ndarray:
-    """The format "split", uint8 [n, steps, bytes]."""
+def int8_twin(x: np.ndarray) -> np.ndarray:
+    """The format "int8", uint8 [n, steps, bytes]."""
     q, d, _, e = scaled(x, x.shape[1] // 32)
     scales = np.ascontiguousarray(np.stack([d, e], axis=-1)).view(np.uint8)
     return np.concatenate([q.astype(np.int8).view(np.uint8), scales], axis=2)
 
 
-def wide_twin(x: np.ndarray) -> np.ndarray:
-    """The format "wide", uint8 [n, steps, bytes]."""
+def int16_twin(x: np.ndarray) -> np.ndarray:
+    """The format "int16", uint8 [n, steps, bytes]."""
     q, d, _, _ = scaled(x, x.shape[1] // 32, 32767)
     parted = q.astype(np.int16).reshape(*d.shape, 2, 8, 2).swapaxes(-1, -2)
     shorts = np.ascontiguousarray(parted).reshape(*d.shape, 32).view(np.uint8)
     return np.concatenate([shorts, d[..., None].view(np.uint8)], axis=2)
 
 
-def super_twin(x: np.ndarray) -> np.ndarray:
-    """The format "super", uint8 [n, steps, bytes]."""
+def int8_super_twin(x: np.ndarray) -> np.ndarray:
+    """The format "int8_super", uint8 [n, steps, bytes]."""
     n, steps = len(x), -(-x.shape[1] // 256)
     q, d, e_halves, e = scaled(x, 8 * steps)
     interleaved = np.stack([d.reshape(n, steps, 2, 4), e.reshape(n, steps, 2, 4)], axis=3)
@@ -76,8 +76,8 @@ def same_numbers(ours: np.ndarray, twin: np.ndarray) -> None:
     np.testing.assert_array_equal(a, b)
 
 
-TWINS = {"split": split_twin, "wide": wide_twin, "super": super_twin}
-assert set(TWINS) | {"float"} == set(RECORDS)
+TWINS = {"int8": int8_twin, "int16": int16_twin, "int8_super": int8_super_twin}
+assert set(TWINS) | {"float32"} == set(RECORDS)
 
 
 def written(kind: str, ours: np.ndarray, twin: np.ndarray) -> np.ndarray:
@@ -96,7 +96,7 @@ def test_records(kind: str, n_cols: int) -> None:
 @pytest.mark.parametrize("n_cols", [1, 7, 15, 16, 17, 33, 63, 64, 65, 100, 576])
 def test_float(n_cols: int) -> None:
     x = activations(3, n_cols, np.random.default_rng(3))
-    ours = records("float", x).view(np.float32)
+    ours = records("float32", x).view(np.float32)
     np.testing.assert_array_equal(ours[:, :n_cols], x)
     assert not ours[:, n_cols:].any()
 
@@ -136,7 +136,7 @@ def test_halves_are_rounded_to_even() -> None:
     x.ravel()[:] = np.arange(-128, 128) + 0.5
     x[:, 31] = np.where(np.abs(x).max(axis=1) > 127, x[:, 31], 127.0)
     x = np.clip(x, -127, 127)
-    q = records("super", x)[:, :32].view(np.int8)
+    q = records("int8_super", x)[:, :32].view(np.int8)
     np.testing.assert_array_equal(q, np.rint(x).astype(np.int8))
     assert q[3, 30] == np.rint(x[3, 30])
 
@@ -176,7 +176,7 @@ def quantize(
         out_stride=out.strides[0],
         first=first,
         last=last,
-        real=x.shape[1] // (1 if kind == "float" else 32),
+        real=x.shape[1] // (1 if kind == "float32" else 32),
         **{"run": Run(n), "count": COUNT_TOKENS, **more},
     )
 
@@ -186,7 +186,7 @@ def test_only_the_tokens_that_want_logits(kind: str) -> None:
     x = activations(7, 256, np.random.default_rng(7))
     whole = records(kind, x)
     rows = [6, 0, 3]
-    last = 256 if kind == "float" else 8
+    last = 256 if kind == "float32" else 8
     out = aligned((4, whole.shape[1]), np.uint8, 0xAA)
     for thread in (0, 1):
         source = aligned(x.shape)
@@ -218,7 +218,7 @@ def test_bad_values_end_up_in_their_scale(kind: str, value: float) -> None:
     x[1, 77] = value
     ours = records(kind, x)
     np.testing.assert_array_equal(ours[0], clean[0])
-    at = {"split": slice(32, 40), "wide": slice(64, 68), "super": slice(256, 320)}[kind]
+    at = {"int8": slice(32, 40), "int16": slice(64, 68), "int8_super": slice(256, 320)}[kind]
     steps = ours[1].reshape(-1, RECORDS[kind].nbytes)[:, at].copy().view(np.float32)
     others = clean[1].reshape(-1, RECORDS[kind].nbytes)[:, at].copy().view(np.float32)
     bad = ~np.isfinite(steps)

@@ -41,17 +41,17 @@ _SCALED = 8 * 64 + 2 * 64  # 8 groups of four weights for 16 rows, a scale and a
 TABLE = {
     kernels.key: kernels
     for kernels in (
-        QuantKernels("f32", "float", 64, 1, 32 * 64, 1, 256),
-        QuantKernels("f16", "float", 64, 1, 32 * 64, 1, 128),
-        QuantKernels("bf16", "float", 64, 1, 32 * 64, 1, 128),
-        QuantKernels("q4_0", "split", 32, 32, _SCALED, 8, 0),
-        QuantKernels("q4_1", "split", 32, 32, _SCALED, 8, 0),
-        QuantKernels("q5_0", "split", 32, 32, _SCALED, 4, 0),
-        QuantKernels("q5_1", "split", 32, 32, _SCALED, 4, 0),
-        QuantKernels("q8_0", "wide", 32, 32, _SCALED, 8, 0),
-        QuantKernels("q4_k", "super", 256, 256, _SCALED, 8, 16),
-        QuantKernels("q5_k", "super", 256, 256, _SCALED, 4, 16),
-        QuantKernels("q6_k", "super", 256, 256, _SCALED + 128, 2, 16),
+        QuantKernels("f32", "float32", 64, 1, 32 * 64, 1, 256),
+        QuantKernels("f16", "float32", 64, 1, 32 * 64, 1, 128),
+        QuantKernels("bf16", "float32", 64, 1, 32 * 64, 1, 128),
+        QuantKernels("q4_0", "int8", 32, 32, _SCALED, 8, 0),
+        QuantKernels("q4_1", "int8", 32, 32, _SCALED, 8, 0),
+        QuantKernels("q5_0", "int8", 32, 32, _SCALED, 4, 0),
+        QuantKernels("q5_1", "int8", 32, 32, _SCALED, 4, 0),
+        QuantKernels("q8_0", "int16", 32, 32, _SCALED, 8, 0),
+        QuantKernels("q4_k", "int8_super", 256, 256, _SCALED, 8, 16),
+        QuantKernels("q5_k", "int8_super", 256, 256, _SCALED, 4, 16),
+        QuantKernels("q6_k", "int8_super", 256, 256, _SCALED + 128, 2, 16),
     )
 }
 """By the lower-case name of the ggml type."""

@@ -97,7 +97,7 @@ class Floats:
         def dequantize(p, out):  # type: ignore[no-untyped-def]
             store_f32(out, load1(p))
 
-        self.dot = Row(64 * size, RECORDS["float"].nbytes, unpack, fold, finish, unpack_tail)
+        self.dot = Row(64 * size, RECORDS["float32"].nbytes, unpack, fold, finish, unpack_tail)
         self.dequantize = dequantize
 
 

@@ -64,7 +64,7 @@ def lanes(has_offset: bool, weights: Callable[[Any, Loads], list[Any]], scales: 
     wide = bits == 16
     weight = _shorts if wide else _bytes
     kind = types.Tuple([f32_rows] * (1 + has_offset) + [weight] * (16 if wide else 8))
-    x_bytes, d_at = (RECORDS["wide"].nbytes, 64) if wide else (RECORDS["split"].nbytes, 32)
+    x_bytes, d_at = (RECORDS["int16"].nbytes, 64) if wide else (RECORDS["int8"].nbytes, 32)
 
     @intrinsic
     def unpack(typing_context: Any, p: Any, stride: Any) -> Any:
