@@ -103,12 +103,13 @@ class Recorder(ABC):
         """
         assert not any(writes and v.forms for v, _, writes in accesses), f"{kernel} makes another form stale"
         table = table_of(kernel)
-        known = {"run": self.run, "split": self.split}
-        for name, argument in arguments.items():
-            if isinstance(argument, Value | At):
-                known[f"{name}_stride"] = argument.stride
-        filled = {name: known[name] for name in table._fields if name in known}
-        self.steps.append(Step(kernel, table(**(filled | arguments)), accesses, stream))
+        for name in table._fields:
+            if name not in arguments:
+                if name == "run" or name == "split":
+                    arguments[name] = getattr(self, name)
+                elif isinstance(value := arguments.get(name.removesuffix("_stride")), (Value, At)):
+                    arguments[name] = value.stride
+        self.steps.append(Step(kernel, table(**arguments), accesses, stream))
 
     @abstractmethod
     def whole_tokens(self, n: int) -> Value:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex
 
-from llmgen.errors import TokenizerError
+from llmgen.errors import TokenizerError, UsageError
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.bpe import BytePairModel
 from llmgen.tokenizer.partition import Partition, Span
@@ -242,6 +243,8 @@ class Tokenizer:
         return self._surround(ids, once=True, end=False) if add_special else ids
 
     def _encode(self, text: str, control: bool, data: Sequence[Span]) -> list[int]:
+        if not isinstance(text, str):
+            raise UsageError(f"the text is a {type(text).__name__}, expected a str; decode bytes first")
         text = replace_surrogates(text)
         out: list[int] = []
         # The space in front of a text is missing after a special token too.
@@ -273,7 +276,7 @@ class Tokenizer:
         UTF-8 become U+FFFD.
         """
         decoder = self.stream_decoder(skip_special)
-        return "".join([*map(decoder.push, ids), decoder.finish()])
+        return "".join([*(decoder.push(_whole(id)) for id in ids), decoder.finish()])
 
     def stream_decoder(self, skip_special: bool = False, continuation: bool = False) -> StreamDecoder:
         """A decoder that takes ids one at a time; its texts add up to what :meth:`decode` gives.
@@ -305,6 +308,14 @@ class Tokenizer:
         if not 0 <= id < len(vocab):
             raise TokenizerError(f"token id {id} is not in the vocabulary, expected 0 to {len(vocab) - 1}")
         return vocab
+
+
+def _whole(id: SupportsIndex) -> int:
+    """A token id as Python's own int, of whatever library it is."""
+    try:
+        return operator.index(id)
+    except TypeError:
+        raise UsageError(f"token ids must be whole numbers, not {id!r}") from None
 
 
 def _join(parts: Sequence[tuple[str, bool]]) -> tuple[str, list[Span]]:

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from llmgen.errors import TokenizerError
+from llmgen.errors import TokenizerError, UsageError
 from llmgen.tokenizer import Tokenizer, bpe
 from vocabularies import BYTES, PREFIX, byte_level, metadata, spm, spm_tokens, strings
 
@@ -222,3 +222,14 @@ def test_the_package_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_is_no_text_and_no_id_is_named() -> None:
+    tokenizer = spm("a")
+    for wrong in (b"bytes", 5, None):
+        with pytest.raises(UsageError, match=f"the text is a {type(wrong).__name__}, expected a str"):
+            tokenizer.encode(wrong)  # type: ignore[arg-type]
+    for wrong_id in ("a", 1.5, None):
+        with pytest.raises(UsageError, match="token ids must be whole numbers, not"):
+            tokenizer.decode([wrong_id])  # type: ignore[list-item]
+    assert tokenizer.decode(np.array([259])) == tokenizer.decode([259])
