@@ -159,10 +159,69 @@ def test_a_line_over_many_rows_is_written_once_or_again_in_its_place() -> None:
     assert shown(huge, [1000] * 10).text == huge
 
 
+TABLE = "| Name | **Size** |\n|:--|--:|\n| a_b `x|y` | 1 |\n| c \\| d | 22222 | more |\n| e |"
+
+
+IN_COLUMNS = """\
+Name   \u2502         Size
+\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u253c\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500
+a_b `x \u2502       y` | 1
+c | d  \u2502 22222 | more
+e      \u2502"""
+
+
+def test_a_table_appears_in_columns_when_it_is_complete() -> None:
+    for sizes in ([500], [1] * 200):
+        for height in (24, 6):  # the lower one is left before the table ends
+            rows = shown(f"before\n\n{TABLE}\n\n**after**", sizes, width=60, height=height).rows
+            assert rows == ["before", "", *IN_COLUMNS.splitlines(), "", "after", ""]
+        assert shown(f"{TABLE}\n  no row", sizes, width=60).rows[-3:-1] == [
+            "e      \u2502",
+            "  no row",
+        ]
+        assert shown(TABLE, sizes, width=20).rows[-3:-1] == ["       \u2502        more", "e      \u2502"]
+        narrow = shown(TABLE, sizes, width=5).text
+        assert re.sub(r"\W", "", narrow) == re.sub(r"\W", "", TABLE)
+        assert "\u2502" not in narrow
+        assert shown(f"```\n{TABLE}\n```", sizes, width=60).rows[1:-2] == TABLE.splitlines()
+        assert shown("| a |\n| b |\n| c |", sizes).rows[:3] == ["| a |", "| b |", "| c |"]
+
+
+def test_nothing_is_taken_back_after_a_resize() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=40, height=24, color_system="256")
+    for text, rest in (("one **bold", "er** x"), (TABLE[:40], TABLE[40:])):
+        writer = MarkdownWriter(console, out)
+        console.width = 40
+        writer.write(text)
+        before = len(out.getvalue())
+        console.width = 20  # the terminal may have wrapped what is there anew, or not
+        writer.write(rest)
+        writer.finish()
+        after = out.getvalue()[before:]
+        assert not re.search(r"\x1b\[\d*[AJ]|\r", after)
+        letters = re.sub(r"\x1b\[[0-9;]*m", "", after)
+        assert re.sub(r"\W", "", letters) == re.sub(r"\W", "", rest)
+
+
+def test_signs_whose_width_terminals_disagree_on_take_nothing_above_with_them() -> None:
+    family = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+    for text in (family * 8 + " **b** c", "\U0001f1e9\U0001f1ea" * 20 + " **b** c"):
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=True, width=40, height=24, color_system="256")
+        writer = MarkdownWriter(console, out)
+        for char in text:
+            writer.write(char)
+        writer.finish()
+        assert "\x1b[J" not in out.getvalue()
+        assert "b** c" in out.getvalue()
+
+
 @given(
     st.lists(
         st.sampled_from(
-            ["a", "b c", " ", "\n", "*", "**", "_", "`", "```", "#", "- ", "> ", "1. ", "<", "~~"]
+            ["a", "b c", " ", "\n", "*", "**", "_", "`", "```", "#", "- ", "> ", "1. ", "<", "~~", "|"]
+            + ["\n|a|b|\n|-|-|\n|c|", "|b|\n"]
         ),
         max_size=40,
     )

@@ -1,32 +1,22 @@
-"""The keys that are pressed while an answer comes.
+"""The terminal's keyboard while the editor does not have it.
 
-The editor leaves the terminal when a message is sent, and what is typed then would appear
-in the middle of the answer.  Here it waits, unseen, for the next message.  A Ctrl-C that
-came before the terminal made a signal of it is found among the keys.
+What is typed while an answer comes would appear in the middle of it; so it waits, unseen,
+for the next message.  Ctrl-C is a signal only within :func:`signals`, where somebody waits
+for it: the editor, as it goes, would lose one.  One that came earlier is found among the keys.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 _MOST_READS = 1000  # of a kilobyte; a terminal that is gone is always ready to be read
 
 if TYPE_CHECKING:
     from prompt_toolkit.input import Input
     from prompt_toolkit.key_binding.key_processor import KeyPress
-
-
-@contextmanager
-def waiting_keys(source: Input, interrupt: Callable[[], None]) -> Iterator[None]:
-    """Keys that come within are kept for the next prompt; ``interrupt`` is called for a Ctrl-C among them."""
-    with _unseen(source):
-        # Only now: from here on a Ctrl-C is a signal, and what came before it is here to be read.
-        keep_keys(source, interrupt)
-        yield
-        keep_keys(source, interrupt)
 
 
 def keep_keys(source: Input, interrupt: Callable[[], None]) -> None:
@@ -56,27 +46,44 @@ def _typed(source: Input) -> list[KeyPress]:
 
 
 @contextmanager
-def _unseen(source: Input) -> Iterator[None]:
-    """A terminal that shows no keys and changes none, but makes a signal of Ctrl-C."""
+def quiet_terminal() -> Iterator[None]:
+    """A terminal that shows no keys and changes none.  The editor takes it from here and gives it back so."""
     if sys.platform == "win32":
         yield
         return
     import termios
 
-    try:
-        before = termios.tcgetattr(source.fileno())
-    except (termios.error, ValueError):  # no terminal, or one that is gone
+    with _changed() as mode:
+        mode[0] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR)
+        mode[3] = mode[3] & ~(termios.ECHO | termios.ICANON | termios.IEXTEN | termios.ISIG) | termios.NOFLSH
+        mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
+        termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, mode)
+        yield
+
+
+@contextmanager
+def signals() -> Iterator[None]:
+    """Ctrl-C makes a signal within."""
+    if sys.platform == "win32":
         yield
         return
-    mode = termios.tcgetattr(source.fileno())
-    mode[0] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR)
-    mode[3] = mode[3] & ~(termios.ECHO | termios.ICANON | termios.IEXTEN) | termios.ISIG | termios.NOFLSH
-    mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
-    termios.tcsetattr(source.fileno(), termios.TCSANOW, mode)
-    try:
+    import termios
+
+    with _changed() as mode:
+        mode[3] |= termios.ISIG
+        termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, mode)
         yield
+
+
+@contextmanager
+def _changed() -> Iterator[list[Any]]:
+    """The terminal's attributes, which are put back at the end."""
+    import termios
+
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    try:
+        yield termios.tcgetattr(keyboard)
     finally:
-        try:
-            termios.tcsetattr(source.fileno(), termios.TCSANOW, before)
-        except termios.error:
-            pass
+        with suppress(termios.error):  # it may be gone
+            termios.tcsetattr(keyboard, termios.TCSANOW, before)

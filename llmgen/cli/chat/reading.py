@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmgen.cli.chat.interrupts import Stop, noted
-from llmgen.cli.chat.keyboard import keep_keys, waiting_keys
+from llmgen.cli.chat.keyboard import keep_keys, signals
 from llmgen.cli.chat.store import state_folder
 from llmgen.cli.output import is_simple, note
 from llmgen.errors import LLMGenError
@@ -59,6 +59,11 @@ class Lines:
         with noted() as stop:
             yield stop
 
+    @contextmanager
+    def obeying(self) -> Iterator[None]:
+        """Ctrl-C raises as ever."""
+        yield
+
     def keep(self, stop: Stop) -> None:
         """A pipe waits by itself."""
 
@@ -99,9 +104,21 @@ class Prompt:
 
     @contextmanager
     def answering(self) -> Iterator[Stop]:
-        """Ctrl-C within asks the answer to end; other keys wait for the next message."""
-        with noted() as stop, waiting_keys(self._session.input, stop.set):
+        """Ctrl-C within, and one since Enter, asks the answer to end; other keys wait for the next message."""
+        with noted() as stop, signals():
+            self.keep(stop)
             yield stop
+            self.keep(stop)
+
+    @contextmanager
+    def obeying(self) -> Iterator[None]:
+        """Ctrl-C within, and one since Enter, raises KeyboardInterrupt."""
+        with signals():
+            stop = Stop()
+            self.keep(stop)
+            if stop.is_set():
+                raise KeyboardInterrupt
+            yield
 
     def keep(self, stop: Stop) -> None:
         """Take what was typed while the answer comes."""

@@ -33,6 +33,9 @@ class Reader(Protocol):
     def answering(self) -> AbstractContextManager[Stop]:
         """While an answer is made: what Ctrl-C sets."""
 
+    def obeying(self) -> AbstractContextManager[None]:
+        """While a command is carried out: Ctrl-C raises KeyboardInterrupt."""
+
     def keep(self, stop: Stop) -> None:
         """Between two pieces of an answer: look after the keys."""
 
@@ -93,7 +96,8 @@ class Repl:
 
     def _handle(self, line: str) -> bool:
         if line.startswith("/") and not line.startswith("//") and "\n" not in line:
-            return commands.obey(self, line)
+            with self.reader.obeying():
+                return commands.obey(self, line)
         if line.strip():
             text = self._with_files(line[1:] if line.startswith("//") else line)
             self.answer(lambda: self.talk.ask(text))

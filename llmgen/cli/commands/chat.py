@@ -145,6 +145,7 @@ class _Models:
 def _run(repl: Repl) -> int:
     """With a terminal to type at, or a pipe to read from."""
     from llmgen.cli.chat import commands
+    from llmgen.cli.chat.keyboard import quiet_terminal
     from llmgen.cli.chat.reading import Lines, Prompt
 
     if not sys.stdin.isatty():
@@ -153,7 +154,8 @@ def _run(repl: Repl) -> int:
         sys.stdin.reconfigure(encoding="utf-8")  # as everywhere, whatever the locale says
     note("/help lists the commands; Ctrl-D leaves")
     prompt = Prompt(commands.HELP, lambda line: commands.completions(repl, line), repl.status)
-    return repl.run(prompt, interactive=True)
+    with quiet_terminal():
+        return repl.run(prompt, interactive=True)
 
 
 def _say(sentence: str) -> None:

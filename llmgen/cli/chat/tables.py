@@ -1,0 +1,124 @@
+"""Tables of Markdown: which lines are one, and how it looks in columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+Align = Literal["left", "center", "right"]
+
+_BAR = re.compile(r"(?<!\\)\|")
+_RULE = re.compile(r"^:?-+:?$")
+_GAP = " \u2502 "
+
+
+def is_row(line: str) -> bool:
+    """Whether this may be a line of a table; only those with a bar in front are taken for one."""
+    return line.lstrip().startswith("|")
+
+
+def cells(line: str) -> list[str]:
+    """What is between the bars."""
+    body = line.strip().removeprefix("|")
+    if body.endswith("|") and not body.endswith("\\|"):
+        body = body[:-1]
+    return [cell.strip().replace("\\|", "|") for cell in _BAR.split(body)]
+
+
+class Table:
+    """The lines of a table so far, and the room that they take on the screen as they were written."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.rows = 0
+        self.usable = True
+        """Whether it is known where its lines are."""
+        self.columns: list[int] | None = None
+        """The widths of the columns, once it is shown in them."""
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether the second line is the rule below the head, without which this is no table."""
+        if len(self.lines) < 2:
+            return False
+        rule = cells(self.lines[1])
+        return len(rule) == len(cells(self.lines[0])) and all(map(_RULE.match, rule))
+
+    def add(self, line: str, rows: int | None) -> None:
+        """Another line that takes this many rows of the screen; None where that is not known."""
+        self.lines.append(line)
+        self.rows += rows or 0
+        self.usable = self.usable and rows is not None
+        if len(self.lines) == 2 and not self.has_rule:  # this one may be the head
+            self.lines, self.rows, self.usable = [line], rows or 0, rows is not None
+
+    def shown(self, console: Console, inline: Callable[[str, str], Text]) -> list[Text] | None:
+        """All of it in columns, whose widths are kept; None where the terminal is too narrow.
+
+        ``inline`` gives a cell its form.
+        """
+        body = [self._row(line) for line in (self.lines[0], *self.lines[2:])]
+        natural = [max(inline(row[i], "").cell_len for row in body) for i in range(len(body[0]))]
+        self.columns = fitted(natural, console.width - len(_GAP) * (len(natural) - 1))
+        if self.columns is None:
+            return None
+        head, *rest = [self._in_columns(row, console, inline, i == 0) for i, row in enumerate(body)]
+        return [*head, self._rule(), *(line for lines in rest for line in lines)]
+
+    def row(self, line: str, console: Console, inline: Callable[[str, str], Text]) -> list[Text]:
+        """One more line in the columns that there are."""
+        return self._in_columns(self._row(line), console, inline, False)
+
+    def _row(self, line: str) -> list[str]:
+        """Its cells, as many as the head has; none is lost."""
+        n, found = len(cells(self.lines[0])), cells(line)
+        return [*found[: n - 1], " | ".join(found[n - 1 :]), *[""] * (n - len(found) - 1)][:n]
+
+    def _rule(self) -> Text:
+        from rich.text import Text
+
+        return Text("\u2500\u253c\u2500".join("\u2500" * width for width in self.columns or []), style="dim")
+
+    def _in_columns(
+        self, row: Sequence[str], console: Console, inline: Callable[[str, str], Text], is_head: bool
+    ) -> list[Text]:
+        """The lines of a row; a long cell goes over several."""
+        from rich.text import Text
+
+        columns = self.columns or []
+        wrapped = [
+            inline(cell, "bold" if is_head else "").wrap(console, width, overflow="fold", tab_size=1)
+            for cell, width in zip(row, columns, strict=True)
+        ]
+        lines = []
+        for i in range(max(len(cell) for cell in wrapped)):
+            parts = []
+            for cell, width, align in zip(wrapped, columns, self._aligns(), strict=True):
+                part = cell[i].copy() if i < len(cell) else Text()
+                part.rstrip()
+                part.align(align, width)
+                parts.append(part)
+            line = Text(_GAP, style="dim", end="").join(parts)
+            line.rstrip()
+            lines.append(line)
+        return lines
+
+    def _aligns(self) -> list[Align]:
+        marks = {(True, True): "center", (False, True): "right"}
+        return [marks.get((c.startswith(":"), c.endswith(":")), "left") for c in cells(self.lines[1])]  # type: ignore[misc]
+
+
+def fitted(natural: Sequence[int], room: int) -> list[int] | None:
+    """Widths of columns within this room: the widest give way first; None below three cells for each."""
+    natural = [max(1, width) for width in natural]
+    if room < 3 * len(natural):
+        return None
+    limit = max(natural)
+    while sum(min(width, limit) for width in natural) > room:
+        limit -= 1
+    return [min(width, limit) for width in natural]
