@@ -32,23 +32,7 @@ AHEAD = 4096
 FAR = 65536
 """Where rows lie side by side, the next four groups of them are asked for, or as many as fit into this many bytes."""
 
-(
-    WEIGHTS,
-    ROW_BYTES,
-    FIRST,
-    LAST,
-    TAIL_ROW,
-    TAIL_ADDRESS,
-    X,
-    X_STRIDE,
-    STEPS,
-    TAIL,
-    OUT,
-    OUT_STRIDE,
-    RUN,
-    COUNT,
-    SCRATCH,
-) = places(Matvec)
+at = places(Matvec)
 
 
 def _by_row(row: Row) -> Any:
@@ -66,21 +50,21 @@ def _by_row(row: Row) -> Any:
     def matvec(args: int, thread: int, n_threads: int) -> None:
         """out[column][row] = weights[row] . x[column] for this thread's rows.
 
-        weights: rows of ROW_BYTES bytes; the row TAIL_ROW is read at TAIL_ADDRESS,
+        weights: rows of ``row_bytes`` bytes; the row ``tail_row`` is read at ``tail_address``,
         where bytes behind it may be read too; x: records; out: f32.
         """
-        weights = arg(args, WEIGHTS)
-        row_bytes = arg(args, ROW_BYTES)
-        first = arg(args, FIRST)
-        last = arg(args, LAST)
-        tail_row = arg(args, TAIL_ROW)
-        tail_address = arg(args, TAIL_ADDRESS)
-        steps = arg(args, STEPS)
-        tail = arg(args, TAIL)
-        columns = run_field(arg(args, RUN), arg(args, COUNT))
+        weights = arg(args, at.weights)
+        row_bytes = arg(args, at.row_bytes)
+        first = arg(args, at.first)
+        last = arg(args, at.last)
+        tail_row = arg(args, at.tail_row)
+        tail_address = arg(args, at.tail_address)
+        steps = arg(args, at.steps)
+        tail = arg(args, at.tail)
+        columns = run_field(arg(args, at.run), arg(args, at.count))
         if columns == 1:
-            x0 = arg(args, X)
-            out = arg(args, OUT)
+            x0 = arg(args, at.x)
+            out = arg(args, at.out)
             for row in range(first, last):
                 p = weights + row * row_bytes
                 if row == tail_row:
@@ -98,13 +82,13 @@ def _by_row(row: Row) -> Any:
                         a, m = fold(unpack_tail(p, tail), x, a, m)
                 store_f32(out + 4 * row, finish(a, m))
             return
-        x_stride = arg(args, X_STRIDE)
-        out_stride = arg(args, OUT_STRIDE)
-        sums = arg(args, SCRATCH)
+        x_stride = arg(args, at.x_stride)
+        out_stride = arg(args, at.out_stride)
+        sums = arg(args, at.scratch)
         for start in range(0, columns, MAX_COLUMNS):
             n = min(MAX_COLUMNS, columns - start)
-            x0 = arg(args, X) + start * x_stride
-            out = arg(args, OUT) + start * out_stride
+            x0 = arg(args, at.x) + start * x_stride
+            out = arg(args, at.out) + start * out_stride
             for row in range(first, last):
                 p = weights + row * row_bytes
                 if row == tail_row:
@@ -150,30 +134,30 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
     def matvec(args: int, thread: int, n_threads: int) -> None:
         """out[column][row] = weights[row] . x[column] for this thread's rows.
 
-        weights: rows of ROW_BYTES bytes, STEPS blocks each; x: records; out: f32.
+        weights: rows of ``row_bytes`` bytes, ``steps`` blocks each; x: records; out: f32.
         """
-        row_bytes = arg(args, ROW_BYTES)
-        last = arg(args, LAST)
-        steps = arg(args, STEPS)
-        x_stride = arg(args, X_STRIDE)
-        out_stride = arg(args, OUT_STRIDE)
-        sums = arg(args, SCRATCH)
+        row_bytes = arg(args, at.row_bytes)
+        last = arg(args, at.last)
+        steps = arg(args, at.steps)
+        x_stride = arg(args, at.x_stride)
+        out_stride = arg(args, at.out_stride)
+        sums = arg(args, at.scratch)
         group = ROWS * row_bytes
         # at least the whole group that comes next: all its rows are wanted at once
         ahead = max(group, min(4 * group, FAR))
-        columns = run_field(arg(args, RUN), arg(args, COUNT))
+        columns = run_field(arg(args, at.run), arg(args, at.count))
         for start in range(0, columns, MAX_COLUMNS):
             n = min(MAX_COLUMNS, columns - start)
-            x0 = arg(args, X) + start * x_stride
-            row = arg(args, FIRST)
+            x0 = arg(args, at.x) + start * x_stride
+            row = arg(args, at.first)
             while row < last:
                 # behind the last whole group the same row stands in all lanes
                 whole = last - row >= ROWS
                 stride = row_bytes if whole else 0
-                p = arg(args, WEIGHTS) + row * row_bytes
+                p = arg(args, at.weights) + row * row_bytes
                 following = p + ahead
                 x = x0
-                out = arg(args, OUT) + start * out_stride + 4 * row
+                out = arg(args, at.out) + start * out_stride + 4 * row
                 if n == 1:
                     s = zero_rows()
                     for _ in range(steps):
