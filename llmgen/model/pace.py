@@ -2,28 +2,30 @@
 
 Threads that meet at barriers are as fast as the slowest of them.  With one more busy
 process on the machine each of them loses its processor now and then, all others wait,
-and two threads end up slower than one.  So: as long as nothing is wrong, all threads
-run.  At a sign of trouble (thread 0 was off its processor, or gave it up while it
-waited) the same work is timed with all threads and with one, and the faster goes on.
-The other is tried again after a hold that doubles with each confirmation; nothing
-here trusts a best time of the past.
-
-A long run (a chunk of a prompt) has no second chance, so before it the system is
-asked how many threads want to run at this moment.
+and two threads end up slower than one.  So the system is asked how many threads of
+others want to run before the first run and before a long one (a chunk of a prompt),
+which has no second chance.  In between, at a sign of trouble (thread 0 was off its
+processor, or gave it up while it waited), a few runs are timed, a few more with another
+number of threads, and the faster goes on: as many as there are free processors, or half of them
+where nobody else is to be seen.  Fewer than all are never final: another number is tried
+after a hold that doubles with each confirmation; nothing here trusts a best time of the
+past.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
+from statistics import mean
 
 _PROBE_RUNS = 4  # runs that are timed before the counts are compared ...
 _PROBE_SECONDS = 0.05  # ... unless they took this long together
-_CLEARLY_WORSE = 1.5  # times the other count's median: one run is enough
-_FIRST_HOLD = 32  # runs until the loser is tried again
+_CLEARLY_WORSE = 1.5  # times the other count's mean: one run is enough
+_FIRST_HOLD = 32  # runs until another number is tried again ...
+_HOLD_UNPROVEN = 8  # ... and where only the system said that fewer are better
 _LONGEST_HOLD = 1024
 _LOST_SHARE = 0.08  # of the wall time off the processor: a sign of trouble
 _LONG_WAITS = 3  # offers of the processor at barriers, per millisecond: likewise
@@ -31,22 +33,33 @@ _LONG_RUN = 64  # tokens of a run that is worth a look around first
 
 
 class Pace:
-    """The thread count of one program, adapted to what its runs took."""
+    """The thread count of one program, adapted to what its runs took.
 
-    def __init__(self, n_threads: int) -> None:
+    neighbours: (n) -> how many threads of others want to run, where n threads are our own.
+    """
+
+    def __init__(self, n_threads: int, neighbours: Callable[[int], int] | None = None) -> None:
         self._all = n_threads
+        self._neighbours = neighbours or _busy_neighbours
         self.current = n_threads
-        self._times: dict[int, deque[float]] = {n: deque(maxlen=_PROBE_RUNS) for n in {1, n_threads}}
+        self._before = n_threads  # what is compared with while another count is tried
+        self._times: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_PROBE_RUNS))
+        self._first = True
         self._hold = _FIRST_HOLD
-        self._left = 0  # runs until the other count is tried again
-        self._probing = False
+        self._left = 0  # runs until another count may be tried
+        self._watching = self._probing = False  # the count so far is timed; another one is
         self._probe_seconds = 0.0
 
     def choose(self, n_tokens: int) -> int:
         """Threads for the next run, of ``n_tokens`` tokens."""
-        if self._all > 1 and n_tokens >= _LONG_RUN:
-            free = (os.cpu_count() or 1) - _busy_neighbours(self._all)  # both speak of the whole machine
-            return max(1, min(self._all, free))
+        if self._all == 1:
+            return 1
+        if n_tokens >= _LONG_RUN:
+            return self._free()
+        if self._first:
+            self._first = False
+            self.current = self._free()
+            self._left = _HOLD_UNPROVEN
         return self.current
 
     def report(self, n_threads: int, n_tokens: int, wall: float, lost: float, waits: int) -> None:
@@ -58,27 +71,36 @@ class Pace:
         self._left -= 1
         if self._probing:
             self._probe_seconds += wall
-            before = self._times[self._other()]
-            hopeless = bool(before) and times[-1] > _CLEARLY_WORSE * median(before)
+            before = self._times[self._before]
+            hopeless = bool(before) and times[-1] > _CLEARLY_WORSE * mean(before)
             if hopeless or len(times) == _PROBE_RUNS or self._probe_seconds > _PROBE_SECONDS:
                 self._decide()
+        elif self._watching:
+            if len(times) == _PROBE_RUNS:
+                self._start_probe()
         elif self._left <= 0:
             trouble = lost > _LOST_SHARE * wall or waits > _LONG_WAITS * wall * 1e3
-            if trouble or self.current == 1:
-                self._start_probe()
+            if trouble or self.current < self._all:
+                # what it took before says nothing about now
+                times.clear()
+                self._watching = True
 
-    def _other(self) -> int:
-        return self._all if self.current == 1 else 1
+    def _free(self) -> int:
+        """Of our threads, how many find a processor that nobody else wants; both speak of the whole machine."""
+        return max(1, min(self._all, (os.cpu_count() or 1) - self._neighbours(self._all)))
 
     def _start_probe(self) -> None:
-        """Time the other count; the count so far has just been timed."""
-        self.current = self._other()
+        """Time another count; the count so far has just been timed."""
+        self._before = self.current
+        self.current = self._free()
+        if self.current == self._before:
+            self.current = self._all if self._before < self._all else max(1, self._all // 2)
         self._times[self.current].clear()
-        self._probing, self._probe_seconds = True, 0.0
+        self._watching, self._probing, self._probe_seconds = False, True, 0.0
 
     def _decide(self) -> None:
-        tried, before = self.current, self._other()
-        better = median(self._times[tried]) < median(self._times[before])
+        tried, before = self.current, self._before
+        better = mean(self._times[tried]) < mean(self._times[before])
         self._hold = _FIRST_HOLD if better else min(2 * self._hold, _LONGEST_HOLD)
         self._left = self._hold
         self.current = tried if better else before
