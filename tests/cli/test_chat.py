@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from models import gemma3, smollm2
 from program import PROGRAM, environment, llmgen, refused
+from shared import shared
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -201,6 +203,79 @@ def test_thoughts_that_the_template_begins(tmp_path: Path, think: str, has: bool
         input="1 2 3 4 5 6 7 8 9\n",
     )
     assert bool(done.stdout.strip()) is has
+
+
+def test_thoughts_that_were_cut_off_go_on_as_thoughts(tmp_path: Path) -> None:
+    template, saved = tmp_path / "t.jinja", tmp_path / "talk.json"
+    template.write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "<|im_start|>assistant\n<think>"
+    )
+    options = ("--template", str(template), "-n", "6", "--ignore-eos")
+    chat("Say more.", "/continue", f"/save {saved}", options=options)
+    answer = json.loads(saved.read_text())["messages"][1]
+    assert answer["content"] == ""
+    assert answer["reasoning_content"].strip()
+    out, _ = chat("Say more.", "/continue", options=(*options, "--think", "hide"))
+    assert not out.strip()
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5-4B", "deepseek-ai-DeepSeek-V3.1", "ByteDance-Seed-OSS"])
+def test_templates_that_can_turn_thoughts_off(name: str) -> None:
+    path = str(shared(f"templates/{name}.jinja"))
+    chat("Hi", options=("--template", path, "--think", "off", "-n", "2"))
+
+
+def test_options_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "o.toml"
+    file.write_text('[chat]\nsystem = "Be kind."\nwhen-full = "drop"\n')
+    _, err = chat("/show", "/show messages", options=("--config", str(file)))
+    assert re.search(r"when_full +drop", err)
+    assert "system: Be kind." in err
+    done = llmgen("chat", str(smollm2()), "--config", str(file), "--print-config")
+    assert 'when-full = "drop"' in done.stdout
+
+
+def test_an_option_that_could_not_be_shown_is_refused() -> None:
+    _, err = chat("/set logprobs 2", "/set temp 0.5", "/set stop END", "/set when-full drop")
+    assert err == (
+        "error: logprobs can only be shown by --json, which this conversation was begun without\n"
+        "temp = 0.5\nstop = ('END',)\nwhen_full = drop\n"
+    )
+    answers("/set logprobs 2", "Hi")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX files")
+def test_what_is_no_file_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    _, err = chat(f"/read {pipe}", f"/load {pipe}", f"/save {pipe}", f"/export {tmp_path}", "/read ~none/x")
+    assert err.count("not a regular file; give a file") == 2
+    assert "it is a pipe or a device; give a file" in err
+    assert "it is a folder; give a file" in err
+    assert err.count("error: ") == 5
+    assert pipe.is_fifo()
+
+
+def test_lines_are_utf_8_whatever_the_locale_says() -> None:
+    changes = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    _, err = chat("Say \u00e9.", "/show messages", **changes)
+    assert "user: Say \\xe9." in err or "user: Say ?." in err or "user: Say \u00e9." in err
+    done = llmgen(
+        *("chat", str(smollm2()), "--json", "-n", "2"), input=b"\xef\xbb\xbfHi\r\ncaf\xe9\nBye\n", **changes
+    )
+    assert done.returncode == 1
+    first, second, third = map(json.loads, done.stdout.splitlines())
+    assert (first["message"], third["message"]) == ("Hi", "Bye")
+    assert "line 2 is not UTF-8 text (byte 0xe9)" in second["error"]
+    assert [first["turn"], second["turn"], third["turn"]] == [1, 2, 3]
+
+
+def test_an_answer_that_outgrows_the_context_says_so() -> None:
+    small = ("-c", "128", "-n", "160", "--ignore-eos", "--context-full", "shift")
+    _, err = chat("Tell me a story.", "And then?", options=small, code=1)
+    assert "what was oldest was let go" in err
+    assert "%" not in err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")

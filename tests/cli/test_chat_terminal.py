@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import stat
@@ -81,8 +82,8 @@ def terminal() -> Iterator[Terminal]:
     yield from opened("--temp", "0", "-n", "8")
 
 
-def opened(*options: str) -> Iterator[Terminal]:
-    one = Terminal(*options)
+def opened(*options: str, **changes: str) -> Iterator[Terminal]:
+    one = Terminal(*options, **changes)
     yield one
     one.program.close(force=True)
 
@@ -189,6 +190,48 @@ def test_edit_and_status(terminal: Terminal) -> None:
     assert "user: Name a flower." in terminal.messages()
     assert "did you mean /regen?" in terminal.say("/regne")
     assert terminal.leave() == 0
+
+
+def test_a_terminal_that_does_not_tell_its_cursor() -> None:
+    import pexpect
+
+    program = pexpect.spawn(
+        PROGRAM[0],
+        [*PROGRAM[1:], "chat", str(smollm2()), "--temp", "0", "-n", "4"],
+        env=environment(TERM="xterm-256color", NO_COLOR=None),
+        encoding="utf-8",
+        timeout=300,
+    )
+    program.expect(r"0 / 8192 tokens \(0%\)\]")  # above the prompt, as there can be no line below
+    assert "WARNING" not in program.before
+    program.send("Hi\r")
+    program.expect(r"\d\d / 8192 tokens .*tokens/s\]")
+    program.sendeof()
+    program.expect(pexpect.EOF)
+
+
+def test_copying(tmp_path: Path) -> None:
+    for one in opened("--temp", "0", "-n", "4", PATH="", DISPLAY="", WAYLAND_DISPLAY="", TMUX=""):
+        one.say("Hi")
+        told = one.say("/copy")
+        [data] = re.findall(r"\x1b\]52;c;([\w+/=]+)\x07", told)
+        assert base64.b64decode(data).decode() in one.messages()
+        assert "handed to the terminal" in told
+        assert one.leave() == 0
+    program = tmp_path / "xclip"
+    program.write_text(
+        f'#!/bin/sh\nwhile IFS= read -r line || [ "$line" ]; do echo "$line"; done > {tmp_path}/clip\n'
+    )
+    program.chmod(0o755)
+    for one in opened(
+        "--temp", "0", "-n", "4", PATH=str(tmp_path), DISPLAY=":9", WAYLAND_DISPLAY="", TMUX=""
+    ):
+        one.say("Hi")
+        assert "copied with xclip" in one.say("/copy")
+        assert (tmp_path / "clip").read_text().strip() in one.messages()
+        program.write_text("#!/bin/sh\nexit 1\n")
+        assert "\x1b]52;c;" in one.say("/copy")
+        assert one.leave() == 0
 
 
 def test_a_resize_in_the_middle(terminal: Terminal) -> None:

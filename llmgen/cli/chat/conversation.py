@@ -19,6 +19,7 @@ WhenFull = Literal["stop", "drop"]
 Message = dict[str, Any]
 
 _WARN_AT = (0.75, 0.9)
+_LAST_TURN = 1.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ class Conversation:
         self.session = self.llm.session()
         self._known: list[_Known] = []
         self._prompt = _Known("", [])
+        self._written: tuple[str, bool] | None = None  # the last answer as it was written, begun in thoughts?
+        self.thinks = False
+        """Whether the running answer begins within thoughts."""
         self._said: set[object] = set()
 
     def close(self) -> None:
@@ -127,17 +131,19 @@ class Conversation:
 
     def _rewind(self, at_least: int = 0) -> None:
         """Cut the cache back to the end of the answer that is the last one now."""
+        self._written = None
         answers = sum(message["role"] == "assistant" for message in self.messages)
         del self._known[answers:]
         keep = max(at_least, len(self._known[-1].ids) if self._known else 0)
         self.session.rewind(max(0, len(self.session.tokens) - keep))
         self.left_out = min(self.left_out, max(0, len(self.messages) - self._n_system))
-        self._said.difference_update(_WARN_AT)
+        self._said.difference_update((*_WARN_AT, _LAST_TURN))
 
     def _forget(self) -> None:
         self.session.reset()
         self._known.clear()
         self._said.clear()
+        self._written = None
         self.left_out = 0
         self.last = None
 
@@ -151,6 +157,7 @@ class Conversation:
     def again(self, seed_shift: int = 0) -> GenerationStream:
         """The same for the message that is the last one."""
         self._prompt = self._make_prompt()
+        self.thinks = thinking.opened_by(self._prompt.text)
         return self._stream(self._prompt.ids, seed_shift)
 
     def go_on(self) -> GenerationStream:
@@ -164,26 +171,24 @@ class Conversation:
             ids = self.llm.tokenizer.encode_parts([*before, (self.messages[-1]["content"], True)])
             known = _Known(text, ids)
         self._prompt = known
+        self.thinks = self._written is not None and thinking.ends_inside(*self._written)
         self._refuse_if_full(len(known.ids))
         return self._stream(known.ids, 0)
 
-    @property
-    def thinks(self) -> bool:
-        """Whether the prompt of the running answer begins with thoughts."""
-        return thinking.opened_by(self._prompt.text)
-
     def add(self, result: GenerationResult) -> None:
         """Keep an answer, whole or not."""
-        thoughts, answer = thinking.split(result.text, self.thinks)
-        message: Message = {"role": "assistant", "content": answer}
-        if thoughts:
-            message["reasoning_content"] = thoughts
-        self.messages.append(message)
+        self._written = result.text, self.thinks
+        self.messages.append(_message(*self._written))
         self._keep(result)
 
     def extend(self, result: GenerationResult) -> None:
         """Keep what followed the last answer."""
-        self.messages[-1]["content"] += result.text
+        if self._written is None:
+            self.messages[-1]["content"] += result.text
+        else:
+            text, thinks = self._written
+            self._written = text + result.text, thinks
+            self.messages[-1] = _message(*self._written)
         if self._known:
             self._known.pop()
         self._keep(result)
@@ -198,7 +203,8 @@ class Conversation:
         unusable = _Known("\0", known.ids)
         self._known += [unusable] * (answers - 1 - len(self._known))
         self._known.append(known if exact else unusable)
-        self._warn(len(known.ids), result.finish_detail == "context_full")
+        new = result.timings.prefill_tokens + result.completion_tokens
+        self._warn(len(known.ids), result.finish_detail == "context_full", new)
 
     def _stream(self, ids: list[int], seed_shift: int) -> GenerationStream:
         sampling = self.sampling.with_(stop=(*self.sampling.stop, *self.stops))
@@ -280,8 +286,8 @@ class Conversation:
                     return _Known(text, known.ids + rest)
         return _Known(text, tokenizer.encode_parts(parts))
 
-    def _warn(self, used: int, full: bool) -> None:
-        """Say it before it hurts."""
+    def _warn(self, used: int, full: bool, turn: int) -> None:
+        """Say it before it hurts: near the end, and where another turn as long as this one does not fit."""
         n_ctx = self.llm.n_ctx
         then = (
             "the oldest turns will be left out" if self.when_full == "drop" else "the conversation will stop"
@@ -292,12 +298,29 @@ class Conversation:
                 "and /set when_full drop lets the oldest turns go"
             )
             return
+        if used > n_ctx:
+            self.say(
+                f"the answer needed more than the context of {n_ctx} tokens: what was oldest was let go "
+                f"while it came (context_full shift); with the next message {then}"
+            )
+            return
         passed = [share for share in _WARN_AT if used >= share * n_ctx and share not in self._said]
+        if used + turn >= n_ctx and _LAST_TURN not in self._said:
+            passed.append(_LAST_TURN)
         if passed:
             self._said.update(passed)
             self.say(
                 f"the context is {used / n_ctx:.0%} full ({used} of {n_ctx} tokens); when it is full, {then}"
             )
+
+
+def _message(text: str, thinks: bool) -> Message:
+    """An answer as it is kept: its thoughts apart."""
+    thoughts, answer = thinking.split(text, thinks)
+    message: Message = {"role": "assistant", "content": answer}
+    if thoughts:
+        message["reasoning_content"] = thoughts
+    return message
 
 
 def _after(parts: list[Part], n: int) -> list[Part]:

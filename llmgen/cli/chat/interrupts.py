@@ -29,8 +29,8 @@ class Stop:
         self._asked = True
 
     @contextmanager
-    def raising(self) -> Iterator[None]:
-        """Ctrl-C raises KeyboardInterrupt within: for long work that asks nobody."""
+    def raising_when_repeated(self) -> Iterator[None]:
+        """A second Ctrl-C raises KeyboardInterrupt within: for work that asks nobody and may be long."""
         self._raises = True
         try:
             yield
@@ -39,7 +39,7 @@ class Stop:
 
     def handle(self, *_: Any) -> None:
         """What happens at SIGINT."""
-        if self._raises:
+        if self._raises and self._asked:
             raise KeyboardInterrupt
         self.set()
 

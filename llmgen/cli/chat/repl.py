@@ -131,7 +131,7 @@ class Repl:
         with self.reader.answering() as stop:
             try:
                 self.talk.cancel = stop
-                with stop.raising():
+                with stop.raising_when_repeated():
                     stream = start()
                 self.autosave()
                 result = self._follow(stream, stop)

@@ -19,6 +19,11 @@ class ThinkSplitter:
         self._held = ""
         self._fresh = True  # nothing of what comes now has been given out yet
 
+    @property
+    def inside(self) -> bool:
+        """Whether the thoughts have begun and not ended."""
+        return self._inside
+
     def push(self, text: str) -> list[tuple[bool, str]]:
         """The parts that are known with this text."""
         if self._done:
@@ -67,6 +72,13 @@ class ThinkSplitter:
 def opened_by(prompt: str) -> bool:
     """Whether a prompt ends inside thoughts, as some templates begin an answer."""
     return prompt.rstrip().endswith(OPEN)
+
+
+def ends_inside(text: str, inside: bool = False) -> bool:
+    """Whether a text breaks off within thoughts."""
+    splitter = ThinkSplitter(inside)
+    splitter.push(text)
+    return splitter.inside
 
 
 def split(text: str, inside: bool = False) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import ExitStack, closing
 from enum import StrEnum
@@ -34,6 +35,14 @@ class Think(StrEnum):
     fold = "fold"
     hide = "hide"
     off = "off"
+
+
+# How templates are told not to think, by the variable that they ask for.
+_WITHOUT_THOUGHTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (r"\benable_thinking\b", {"enable_thinking": False}),  # Qwen, GLM, SmolLM3
+    (r"\bthinking is (not )?defined\b|\b(el)?if (not )?thinking\b", {"thinking": False}),  # DeepSeek, Granite
+    (r"\bthinking_budget\b", {"thinking_budget": 0}),  # Seed-OSS
+)
 
 
 class WhenFull(StrEnum):
@@ -179,8 +188,7 @@ def _options(template: ChatTemplate, think: Think) -> dict[str, Any]:
     """What the template is told besides the messages."""
     if think is not Think.off:
         return {}
-    if "enable_thinking" not in template.source:
-        raise UsageError(
-            "this model's chat template cannot turn thoughts off; --think hide does not show them"
-        )
-    return {"enable_thinking": False}
+    for pattern, options in _WITHOUT_THOUGHTS:
+        if re.search(pattern, template.source):
+            return dict(options)
+    raise UsageError("this model's chat template cannot turn thoughts off; --think hide does not show them")
