@@ -9,7 +9,9 @@ STEP_BYTES = 256
 """One step in a thread's table: the kernel's address, the barrier flag, 29 arguments, what to prefetch."""
 STEP_ARGS = 29
 STEP_NEXT = STEP_BYTES - 8
-"""Where a step keeps the address of the weights that its thread reads next."""
+"""Where a step keeps the address of the weights that its thread reads next; 0: nowhere."""
+ARG_NEXT = STEP_ARGS
+"""The same, counted as an argument: it stands right behind them."""
 
 FIELDS = {
     name: i for i, name in enumerate(("n_tokens", "ids", "positions", "caches", "n_outputs", "output_rows"))

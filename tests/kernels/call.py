@@ -91,7 +91,7 @@ def step(
     """
     names = table_of(kernel)
     filled = names(**{**dict.fromkeys(names._fields, 0), **arguments})
-    table = np.zeros(STEP_ARGS, dtype=np.int64)
+    table = np.zeros(STEP_ARGS + 1, dtype=np.int64)  # behind them: what is read next, nothing
     table[: len(filled)] = [_bits(value) for value in filled]
     _function(kernel, level)(table.ctypes.data, thread, n_threads)
 

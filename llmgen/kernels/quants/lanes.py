@@ -45,6 +45,38 @@ ROWS = WIDTH // 4
 """Rows that a step takes: as many as a register has 32-bit lanes."""
 f32_rows = Vec("f32", ROWS)
 """A value per row."""
+pointers = types.UniTuple(types.intp, ROWS // 4)
+"""Where the blocks of every fourth row are."""
+
+
+@intrinsic
+def every_fourth(typing_context: Any, p: Any, stride: Any) -> Any:
+    """The blocks of the rows 0, 4 ..., given that of row 0.
+
+    The compiler must not see how they hang together: it would keep one address and
+    compute the others anew for every block.
+    """
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(I64, [I64])
+        starts = [b.add(args[0], b.mul(args[1], ir.Constant(I64, r))) for r in range(0, ROWS, 4)]
+        return context.make_tuple(b, pointers, [b.asm(kind, "", "=r,0", [p], False) for p in starts])
+
+    return pointers(types.intp, types.intp), generate
+
+
+@intrinsic
+def moved(typing_context: Any, starts: Any, nbytes: Any) -> Any:
+    """All of them, nbytes on."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        return context.make_tuple(
+            b, pointers, [b.add(b.extract_value(args[0], i), args[1]) for i in range(len(pointers))]
+        )
+
+    return pointers(pointers, types.intp), generate
+
+
 load_rows, store_rows = loader(f32_rows), storer(f32_rows)
 zero_rows = constant(f32_rows, [0.0] * ROWS)
 first_row = unary(f32_rows, types.float32, lambda b, v: b.extract_element(v, ir.Constant(I32, 0)))
@@ -69,14 +101,17 @@ def lanes(has_offset: bool, weights: Callable[[Any, Loads], list[Any]], scales: 
     @intrinsic
     def unpack(typing_context: Any, p: Any, stride: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            starts = [b.add(args[0], b.mul(args[1], ir.Constant(I64, r))) for r in range(ROWS)]
+            stride = args[1]
+            steps = [b.mul(stride, ir.Constant(I64, r)) for r in range(4)]
+            fours = [b.extract_value(args[0], i) for i in range(ROWS // 4)]
+            starts = [b.add(first, step) for first in fours for step in steps]
 
             def rows(at: int, memory: Any) -> list[Any]:
                 return [b.load(pointer(b, offset(b, p, at)), align=1, typ=memory) for p in starts]
 
             return context.make_tuple(b, kind, [*scales(b, rows), *weights(b, rows)])
 
-        return kind(types.intp, types.intp), generate
+        return kind(pointers, types.intp), generate
 
     @intrinsic
     def fold(typing_context: Any, u: Any, x: Any, sums: Any) -> Any:

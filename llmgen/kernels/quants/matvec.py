@@ -14,10 +14,10 @@ from typing import Any
 
 from llmgen.kernels.abi import arg, inline, run_field, step
 from llmgen.kernels.arguments import Matvec, places
-from llmgen.kernels.layout import COLUMN_SUMS, MAX_COLUMNS
+from llmgen.kernels.layout import ARG_NEXT, COLUMN_SUMS, MAX_COLUMNS
 from llmgen.kernels.quants import floats, kquants, legacy
 from llmgen.kernels.quants.block import Lanes, Row
-from llmgen.kernels.quants.lanes import ROWS, first_row, load_rows, store_rows, zero_rows
+from llmgen.kernels.quants.lanes import ROWS, every_fourth, first_row, load_rows, moved, store_rows, zero_rows
 from llmgen.kernels.simd import (
     load_f32x16,
     prefetch,
@@ -35,6 +35,16 @@ FAR = 65536
 at = places(Matvec)
 
 
+@inline
+def further(p, nbytes, end, upcoming):  # type: ignore[no-untyped-def]
+    """The address ``nbytes`` on in what this thread reads: its rows up to ``end``, then what comes next."""
+    q = p + nbytes
+    if q >= end:
+        if upcoming:
+            q += upcoming - end
+    return q
+
+
 def _by_row(row: Row) -> Any:
     """The kernel of a type that takes one row at a time."""
     unpack, unpack_tail, fold, finish = row.unpack, row.unpack_tail, row.fold, row.finish
@@ -43,9 +53,9 @@ def _by_row(row: Row) -> Any:
 
     @inline
     def ask(p):  # type: ignore[no-untyped-def]
-        prefetch(p + AHEAD)
+        prefetch(p)
         if step_bytes > 64:
-            prefetch(p + AHEAD + 64)
+            prefetch(p + 64)
 
     def matvec(args: int, thread: int, n_threads: int) -> None:
         """out[column][row] = weights[row] . x[column] for this thread's rows.
@@ -65,15 +75,19 @@ def _by_row(row: Row) -> Any:
         if columns == 1:
             x0 = arg(args, at.x)
             out = arg(args, at.out)
+            end = weights + last * row_bytes
+            upcoming = arg(args, ARG_NEXT)
             for row in range(first, last):
                 p = weights + row * row_bytes
+                following = further(p, AHEAD, end, upcoming)
                 if row == tail_row:
                     p = tail_address
                 x = x0
                 a = zero_f32x16()
                 m = zero_f32x16()
                 for _ in range(steps):
-                    ask(p)
+                    ask(following)
+                    following += step_bytes
                     a, m = fold(unpack(p), x, a, m)
                     p += step_bytes
                     x += x_bytes
@@ -144,7 +158,9 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
         sums = arg(args, at.scratch)
         group = ROWS * row_bytes
         # at least the whole group that comes next: all its rows are wanted at once
-        ahead = max(group, min(4 * group, FAR))
+        ahead = 8 * group
+        end = arg(args, at.weights) + last * row_bytes
+        upcoming = arg(args, ARG_NEXT)
         columns = run_field(arg(args, at.run), arg(args, at.count))
         for start in range(0, columns, MAX_COLUMNS):
             n = min(MAX_COLUMNS, columns - start)
@@ -154,8 +170,9 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
                 # behind the last whole group the same row stands in all lanes
                 whole = last - row >= ROWS
                 stride = row_bytes if whole else 0
-                p = arg(args, at.weights) + row * row_bytes
-                following = p + ahead
+                first = arg(args, at.weights) + row * row_bytes
+                following = further(first, ahead, end, upcoming)
+                p = every_fourth(first, stride)
                 x = x0
                 out = arg(args, at.out) + start * out_stride + 4 * row
                 if n == 1:
@@ -163,7 +180,7 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
                     for _ in range(steps):
                         ask(following)
                         s = fold(unpack(p, stride), x, s)
-                        p += block_bytes
+                        p = moved(p, block_bytes)
                         x += x_bytes
                         following += step_bytes
                     put(out, s, whole)
@@ -176,7 +193,7 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
                         for c in range(n):
                             s = sums + COLUMN_SUMS * c
                             store_rows(s, fold(u, x + c * x_stride, load_rows(s)))
-                        p += block_bytes
+                        p = moved(p, block_bytes)
                         x += x_bytes
                         following += step_bytes
                     for c in range(n):
