@@ -29,7 +29,8 @@ class Lanes:
     """How ``lanes.ROWS`` rows at a time meet a generated token, a block of 32 weights each."""
 
     x_bytes: int  # of the activation record per block
-    unpack: Any  # (p, stride) -> u: the scales and weights of the block at p and of those a row further
+    load: Any  # (p, stride) -> the block at p and those a row further each, as they are
+    unpack: Any  # (loaded) -> u: their scales and weights
     fold: Any  # (u, x, sums) -> sums: add the products with the 32 activations at x, a lane for each row
 
 

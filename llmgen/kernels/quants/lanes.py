@@ -77,29 +77,38 @@ def moved(typing_context: Any, starts: Any, nbytes: Any) -> Any:
     return pointers(pointers, types.intp), generate
 
 
+i32_rows, i16_rows = Vec("i32", ROWS), Vec("i16", ROWS)
 load_rows, store_rows = loader(f32_rows), storer(f32_rows)
 zero_rows = constant(f32_rows, [0.0] * ROWS)
 first_row = unary(f32_rows, types.float32, lambda b, v: b.extract_element(v, ir.Constant(I32, 0)))
-_bytes, _shorts = Vec("i8", WIDTH), Vec("i16", WIDTH // 2)
+bytes_rows, shorts_rows = Vec("i8", WIDTH), Vec("i16", WIDTH // 2)
 
 Loads = Callable[[int, Any], list[Any]]
 """``rows(at, type)``: what lies ``at`` bytes behind the start of the block, of each row."""
 
 
-def lanes(has_offset: bool, weights: Callable[[Any, Loads], list[Any]], scales: Any, bits: int) -> Lanes:
+def lanes(
+    raw: Sequence[Vec],
+    read: Callable[[Any, Loads], list[Any]],
+    prepare: Callable[[Any, list[Any]], list[Any]],
+    bits: int,
+    has_offset: bool,
+) -> Lanes:
     """The functions of a type.
 
-    weights: (builder, rows) -> registers of weights.  Unsigned bytes: ``turned``, group after
-    group.  Signed shorts (``bits`` 16): by quarters of a block, each as from ``beside``.
-    scales: (builder, rows) -> [d] or, with ``has_offset``, [d, m], a float per row each.
+    read: (builder, rows) -> what is brought into registers of the types ``raw``.
+    prepare: (builder, that) -> d and, with ``has_offset``, m, a float per row each; then
+    registers of weights.  Unsigned bytes: as ``turned``, group after group.  Signed shorts
+    (``bits`` 16): by quarters of a block, each as from ``beside``.
     """
     wide = bits == 16
-    weight = _shorts if wide else _bytes
+    weight = shorts_rows if wide else bytes_rows
     kind = types.Tuple([f32_rows] * (1 + has_offset) + [weight] * (16 if wide else 8))
     x_bytes, d_at = (RECORDS["int16"].nbytes, 64) if wide else (RECORDS["int8"].nbytes, 32)
+    registers = types.Tuple(list(raw))
 
     @intrinsic
-    def unpack(typing_context: Any, p: Any, stride: Any) -> Any:
+    def load(typing_context: Any, p: Any, stride: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
             stride = args[1]
             steps = [b.mul(stride, ir.Constant(I64, r)) for r in range(4)]
@@ -109,9 +118,17 @@ def lanes(has_offset: bool, weights: Callable[[Any, Loads], list[Any]], scales: 
             def rows(at: int, memory: Any) -> list[Any]:
                 return [b.load(pointer(b, offset(b, p, at)), align=1, typ=memory) for p in starts]
 
-            return context.make_tuple(b, kind, [*scales(b, rows), *weights(b, rows)])
+            return context.make_tuple(b, registers, read(b, rows))
 
-        return kind(pointers, types.intp), generate
+        return registers(pointers, types.intp), generate
+
+    @intrinsic
+    def unpack(typing_context: Any, loaded: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            values = [b.extract_value(args[0], i) for i in range(len(registers))]
+            return context.make_tuple(b, kind, prepare(b, values))
+
+        return kind(registers), generate
 
     @intrinsic
     def fold(typing_context: Any, u: Any, x: Any, sums: Any) -> Any:
@@ -124,7 +141,7 @@ def lanes(has_offset: bool, weights: Callable[[Any, Loads], list[Any]], scales: 
 
         return f32_rows(kind, types.intp, f32_rows), generate
 
-    return Lanes(x_bytes, unpack, fold)
+    return Lanes(x_bytes, load, unpack, fold)
 
 
 def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
@@ -147,7 +164,7 @@ def turned(b: Any, runs: Sequence[Any], words: Sequence[int] = range(4)) -> list
     out = []
     for word in words:
         low, high = (_zipped(b, v[k], v[k + 1], word & 2, 1) for k in (0, 2))
-        out.append(b.bitcast(_zipped(b, low, high, 2 * (word & 1), 2), _bytes.llvm))
+        out.append(b.bitcast(_zipped(b, low, high, 2 * (word & 1), 2), bytes_rows.llvm))
     return out
 
 
@@ -186,7 +203,7 @@ def gathered(b: Any, values: Sequence[Any]) -> Any:
 
 def bytes_constant(value: int) -> Any:
     """A register of equal bytes."""
-    return ir.Constant(_bytes.llvm, [value] * WIDTH)
+    return ir.Constant(bytes_rows.llvm, [value] * WIDTH)
 
 
 def low_nibbles(b: Any, v: Any) -> Any:
@@ -203,11 +220,11 @@ def high_nibbles(b: Any, v: Any) -> Any:
 
 def with_fifth(b: Any, words: Any, registers: Sequence[Any]) -> list[Any]:
     """16 added to the weights whose fifth bit is set; words: i32 [ROWS], bit i belongs to weight i of the block."""
-    rows = b.bitcast(words, _bytes.llvm)
+    rows = b.bitcast(words, bytes_rows.llvm)
     out = []
     for g, v in enumerate(registers):
         bits = [1 << (4 * g + j) % 8 for j in range(4)] * ROWS
-        masks = ir.Constant(_bytes.llvm, [bit - 256 if bit == 128 else bit for bit in bits])
+        masks = ir.Constant(bytes_rows.llvm, [bit - 256 if bit == 128 else bit for bit in bits])
         spread = permute(b, rows, [4 * row + g // 2 for row in range(ROWS) for _ in range(4)])
         is_set = b.icmp_unsigned("==", b.and_(spread, masks), masks)
         out.append(b.or_(v, b.select(is_set, bytes_constant(16), bytes_constant(0))))
@@ -216,8 +233,8 @@ def with_fifth(b: Any, words: Any, registers: Sequence[Any]) -> list[Any]:
 
 def widened(b: Any, v: Any) -> list[Any]:
     """Signed bytes -> 16 bits: the even ones, the odd ones."""
-    shorts = b.bitcast(v, _shorts.llvm)
-    eight = ir.Constant(_shorts.llvm, [8] * _shorts.n)
+    shorts = b.bitcast(v, shorts_rows.llvm)
+    eight = ir.Constant(shorts_rows.llvm, [8] * shorts_rows.n)
     return [b.ashr(b.shl(shorts, eight), eight), b.ashr(shorts, eight)]
 
 
@@ -237,7 +254,7 @@ def _dots(b: Any, w: Sequence[Any], x: Any, bits: int) -> Any:
 
 def _wide_dots(b: Any, w: Sequence[Any], x: Any) -> Any:
     """i32 [ROWS]: signed weights times the 32 int16 at x; |w x| <= 128 * 32767, 32 of them fit."""
-    quarter = ir.VectorType(_shorts.llvm.element, 8)
+    quarter = ir.VectorType(shorts_rows.llvm.element, 8)
     sums: list[Any] = [None] * 4
     for q in range(4):
         run = b.load(pointer(b, offset(b, x, 16 * q)), align=1, typ=quarter)

@@ -9,7 +9,6 @@ byte j holds weight j below and weight j + 16 above.  Q8_0: d and 32 signed byte
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,17 @@ from numba.core import types
 
 from llmgen.kernels import half
 from llmgen.kernels.abi import inline
-from llmgen.kernels.quants.block import Block
+from llmgen.kernels.quants.block import Block, Lanes
 from llmgen.kernels.quants.lanes import (
     ROWS,
     Loads,
     beside,
+    bytes_rows,
     first_words,
     gathered,
     high_nibbles,
+    i16_rows,
+    i32_rows,
     lanes,
     low_nibbles,
     turned,
@@ -49,47 +51,48 @@ from llmgen.kernels.simd import (
 )
 
 I16 = ir.IntType(16)
-Emit = Callable[[Any, Loads], list[Any]]
 
 
-def _nibble_rows(first: int, fifth: int | None) -> Emit:
-    """The weights for ``lanes``: nibbles at ``first`` and fifth bits at ``fifth`` of each block."""
+def _nibble_lanes(first: int, zero: int | None, fifth: int | None) -> Lanes:
+    """Nibbles at ``first`` of a block, fifth bits at ``fifth``; w = d (q - zero), or d q + m without a zero."""
 
-    def emit(b: Any, rows: Loads) -> list[Any]:
-        registers = turned(b, rows(first, i8x16.llvm))
-        nibbles = [low_nibbles(b, v) for v in registers] + [high_nibbles(b, v) for v in registers]
-        return nibbles if fifth is None else with_fifth(b, gathered(b, rows(fifth, I32)), nibbles)
+    def read(b: Any, rows: Loads) -> list[Any]:
+        scales = first_words(b, rows, 0) if zero is None else gathered(b, rows(0, I16))
+        bits = [] if fifth is None else [gathered(b, rows(fifth, I32))]
+        return [scales, *turned(b, rows(first, i8x16.llvm)), *bits]
 
-    return emit
+    def prepare(b: Any, loaded: list[Any]) -> list[Any]:
+        scales, *groups = loaded
+        words = groups.pop() if fifth is not None else None
+        nibbles = [low_nibbles(b, v) for v in groups] + [high_nibbles(b, v) for v in groups]
+        if words is not None:
+            nibbles = with_fifth(b, words, nibbles)
+        if zero is None:  # d and m lie side by side
+            upper = b.lshr(scales, ir.Constant(scales.type, [16] * ROWS))
+            d, m = (half.extend(b, b.trunc(v, i16_rows.llvm)) for v in (scales, upper))
+        else:
+            d = half.extend(b, scales)
+            m = b.fmul(d, ir.Constant(d.type, [-float(zero)] * ROWS))
+        return [d, m, *nibbles]
 
-
-def _scale_and_offset(b: Any, rows: Loads) -> list[Any]:
-    """d and m of each row, which lie side by side."""
-    halves = ir.VectorType(I16, ROWS)
-    words = first_words(b, rows, 0)
-    upper = b.lshr(words, ir.Constant(words.type, [16] * ROWS))
-    return [half.extend(b, b.trunc(v, halves)) for v in (words, upper)]
-
-
-def _scale(b: Any, rows: Loads) -> list[Any]:
-    """d of each row."""
-    return [half.extend(b, gathered(b, rows(0, I16)))]
-
-
-def _scale_and_zero(zero: int) -> Emit:
-    """d of each row, and as its offset -zero d."""
-
-    def emit(b: Any, rows: Loads) -> list[Any]:
-        (d,) = _scale(b, rows)
-        return [d, b.fmul(d, ir.Constant(d.type, [-float(zero)] * ROWS))]
-
-    return emit
+    raw = [i16_rows if zero else i32_rows, *[bytes_rows] * 4, *[i32_rows] * (fifth is not None)]
+    return lanes(raw, read, prepare, 4 if fifth is None else 5, True)
 
 
-def _signed_rows(b: Any, rows: Loads) -> list[Any]:
-    """The weights of Q8_0 for ``lanes``, as 16 bits."""
-    halves = [[widened(b, v) for v in beside(b, rows(at, i8x16.llvm))] for at in (2, 18)]
-    return [pair[odd] for half_block in halves for odd in (0, 1) for pair in half_block]
+def _signed_lanes() -> Lanes:
+    """Q8_0: the weights as 16 bits."""
+
+    def read(b: Any, rows: Loads) -> list[Any]:
+        halves = [v for at in (2, 18) for v in beside(b, rows(at, i8x16.llvm))]
+        return [gathered(b, rows(0, I16)), *halves]
+
+    def prepare(b: Any, loaded: list[Any]) -> list[Any]:
+        scales, *registers = loaded
+        pairs = [widened(b, v) for v in registers]
+        shorts = [pair[odd] for first in (0, 4) for odd in (0, 1) for pair in pairs[first : first + 4]]
+        return [half.extend(b, scales), *shorts]
+
+    return lanes([i16_rows, *[i32_rows] * 8], read, prepare, 16, False)
 
 
 def _nibbles32(b: Any, p: Any) -> Any:
@@ -146,13 +149,11 @@ def _nibble_type(nbytes: int, first: int, second: int | None, zero: int, fifth: 
             store_f32(out + 4 * i, np.float32(low) * d + m)
             store_f32(out + 4 * (i + 16), np.float32(high) * d + m)
 
-    bits_of_weight = 4 if fifth is None else 5
-    scales = _scale_and_offset if has_offset else _scale_and_zero(zero)
     return Block(
         nbytes=nbytes,
-        bits=bits_of_weight,
+        bits=4 if fifth is None else 5,
         sub_blocks=1,
-        dot=lanes(True, _nibble_rows(first, fifth), scales, bits_of_weight),
+        dot=_nibble_lanes(first, None if has_offset else zero, fifth),
         weights=weights,
         panel_scales=panel_scales,
         dequantize=dequantize,
@@ -184,7 +185,7 @@ def _q8_0() -> Block:
         nbytes=34,
         bits=8,
         sub_blocks=1,
-        dot=lanes(False, _signed_rows, _scale, 16),
+        dot=_signed_lanes(),
         weights=weights,
         panel_scales=panel_scales,
         dequantize=dequantize,

@@ -30,7 +30,7 @@ from llmgen.kernels.simd import (
 AHEAD = 4096
 """Bytes ahead of a row's reading that its weights are asked for."""
 FAR = 65536
-"""Where rows lie side by side, the next four groups of them are asked for, or as many as fit into this many bytes."""
+"""Where rows lie side by side, the next two groups of them are asked for, the second only within so many bytes."""
 
 at = places(Matvec)
 
@@ -137,7 +137,7 @@ def _by_row(row: Row) -> Any:
 
 def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
     """The kernel of a type that takes a block of ROWS rows at a time."""
-    unpack, fold, x_bytes = lanes.unpack, lanes.fold, lanes.x_bytes
+    load, unpack, fold, x_bytes = lanes.load, lanes.unpack, lanes.fold, lanes.x_bytes
     step_bytes = ROWS * block_bytes
 
     @inline
@@ -158,7 +158,7 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
         sums = arg(args, at.scratch)
         group = ROWS * row_bytes
         # at least the whole group that comes next: all its rows are wanted at once
-        ahead = 8 * group
+        ahead = max(group, min(2 * group, FAR))
         end = arg(args, at.weights) + last * row_bytes
         upcoming = arg(args, ARG_NEXT)
         columns = run_field(arg(args, at.run), arg(args, at.count))
@@ -177,19 +177,24 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
                 out = arg(args, at.out) + start * out_stride + 4 * row
                 if n == 1:
                     s = zero_rows()
-                    for _ in range(steps):
+                    # a block is multiplied while the next is loaded and turned, which takes as long
+                    loaded = load(p, stride)
+                    for _ in range(steps - 1):
                         ask(following)
-                        s = fold(unpack(p, stride), x, s)
                         p = moved(p, block_bytes)
+                        coming = load(p, stride)
+                        s = fold(unpack(loaded), x, s)
+                        loaded = coming
                         x += x_bytes
                         following += step_bytes
+                    s = fold(unpack(loaded), x, s)
                     put(out, s, whole)
                 else:
                     for c in range(n):
                         store_rows(sums + COLUMN_SUMS * c, zero_rows())
                     for _ in range(steps):
                         ask(following)
-                        u = unpack(p, stride)
+                        u = unpack(load(p, stride))
                         for c in range(n):
                             s = sums + COLUMN_SUMS * c
                             store_rows(s, fold(u, x + c * x_stride, load_rows(s)))
