@@ -108,12 +108,14 @@ def best(candidates: Candidates, k: int) -> Candidates:
 
 
 def largest(candidates: Candidates, k: int) -> Candidates:
-    """The same k candidates as :func:`best`, but in whatever order is cheapest: right for a large k."""
+    """The same k candidates as :func:`best`, but by rising token id: right for a large k."""
     n = len(candidates)
     if k >= n:
         return candidates
     if candidates.ordered or k < _SMALL:
-        return best(candidates, k)
+        chosen = best(candidates, k)
+        by_id = np.argsort(chosen.ids)  # type: ignore[arg-type]
+        return Candidates(chosen.ids[by_id], chosen.logits[by_id])  # type: ignore[index]
     if candidates.ids is not None:
         candidates = candidates.take(np.argsort(candidates.ids, kind="stable"))
     bound = np.partition(candidates.logits, n - k)[n - k]

@@ -71,6 +71,11 @@ class Breakers:
         return any(b in piece for b in self._breakers)
 
 
+def longest_counted(base: float, allowed_length: int) -> int | None:
+    """The length over which float32 would overflow, so that longer matches need not be counted; None without one."""
+    return allowed_length + int(_LARGEST_EXPONENT / math.log(base)) if base > 1.000001 else None
+
+
 def dry(
     c: Candidates,
     history: NDArray[np.int64],
@@ -81,11 +86,11 @@ def dry(
 ) -> Candidates:
     """Penalize the tokens that would continue a repetition of at least ``allowed_length``.
 
-    ``history`` is the window, int64 [n].  The exponent is capped where float32
-    would overflow, so longer matches need not be counted.
+    ``history`` is the window, int64 [n].
     """
-    cap = allowed_length + (int(_LARGEST_EXPONENT / math.log(base)) if base > 1.000001 else len(history))
-    limit = min(cap, len(history), breakers.since if breakers else len(history))
+    limit = min(len(history), breakers.since if breakers else len(history))
+    if (cap := longest_counted(base, allowed_length)) is not None:
+        limit = min(limit, cap)
     if multiplier <= 0 or limit < allowed_length:
         return c
     found = repeat_lengths(history, allowed_length, limit)

@@ -1,7 +1,7 @@
 """Samplers that narrow the candidates or change their temperature.
 
-Each is a pure function: candidates in, candidates out, and at least one always
-stays.  Where llmgen shares a method with llama.cpp, the edge rules (which side
+Each is a pure function: candidates in, candidates out, by rising token id, and at least
+one always stays.  Where llmgen shares a method with llama.cpp, the edge rules (which side
 of a border stays, what switches it off) are those of its src/llama-sampler.cpp.
 """
 
@@ -17,6 +17,7 @@ from llmgen.generation.candidates import (
     Weights,
     best,
     fewest,
+    largest,
     log_total,
     order,
     total_and_entropy,
@@ -29,7 +30,7 @@ _FEW = 64
 
 def top_k(c: Candidates, k: int) -> Candidates:
     """The k most likely (Fan, Lewis, Dauphin 2018); k <= 0 or k >= n keeps all."""
-    return c if k <= 0 or k >= len(c) else best(c, k)
+    return c if k <= 0 else largest(c, k)
 
 
 def top_p(c: Candidates, p: float) -> Candidates:
@@ -41,11 +42,9 @@ def top_p(c: Candidates, p: float) -> Candidates:
         return c
     w = Weights(c)
     mass = p * w.total
-    if c.ordered:
-        return c.head(int(w.at(slice(None)).cumsum().searchsorted(mass)) + 1)
     index, cumulative = fewest(c.logits, c.peak, w, mass, c.ids, c.maxima)
     count = int(cumulative.searchsorted(mass)) + 1
-    return c.take(index[:count], ordered=True)
+    return c.take(np.sort(index[:count]))
 
 
 def min_p(c: Candidates, p: float) -> Candidates:
@@ -70,7 +69,7 @@ def typical(c: Candidates, p: float) -> Candidates:
     w = Weights(c)
     index, cumulative = fewest(near, 0.0, w, p * w.total, c.ids, native.maxima(near))
     count = int(cumulative.searchsorted(p * w.total, side="right")) + 1
-    return c.take(np.sort(index[:count]), c.ordered)
+    return c.take(np.sort(index[:count]))
 
 
 def top_n_sigma(c: Candidates, n: float) -> Candidates:
@@ -101,8 +100,6 @@ def xtc(c: Candidates, probability: float, threshold: float, u: float) -> Candid
     above = int(np.count_nonzero((p >= threshold) & (p > 0)))
     if above < 2:
         return c
-    if len(ranked) == len(c):
-        return ranked.take(np.arange(above - 1, len(ranked)), ordered=True)
     place, _ = c.locate(np.array([ranked.token(i) for i in range(above - 1)]))
     keep = np.ones(len(c), dtype=bool)
     keep[place] = False

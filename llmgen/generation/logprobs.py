@@ -11,13 +11,12 @@ from llmgen.generation.events import TokenLogprob, TokenScore
 
 def score(c: Candidates, token: int, n_top: int) -> TokenScore:
     """The token's log-probability among the candidates (-inf if it is not one), and the n_top best."""
-    if c.ids is None and (found := native.head(c.logits, n_top)) is not None:
-        ids, total = found
-        best_ones = tuple(TokenLogprob(int(i), float(c.logits[i]) - total) for i in ids)
-        return TokenScore(token, float(c.logits[token]) - total, best_ones)
-    total = log_total(c)
     place, there = c.locate(np.array([token]))
+    if (found := native.head(c.logits, n_top)) is not None:
+        index, total = found
+        head = c.take(index)
+    else:
+        total, head = log_total(c), best(c, n_top)
     own = float(c.logits[place[0]] - total) if there[0] else float("-inf")
-    head = best(c, n_top)
     top = tuple(TokenLogprob(head.token(i), float(value - total)) for i, value in enumerate(head.logits))
     return TokenScore(token, own, top)

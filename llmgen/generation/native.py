@@ -7,6 +7,7 @@ contiguous, or no compiler on this machine); the caller then does the same in nu
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -15,12 +16,14 @@ from numpy.typing import NDArray
 
 from llmgen.errors import KernelError
 from llmgen.kernels.layout import (
+    CHOICE_BORDER,
     CHOICE_FIELDS,
-    CHOICE_MOST_K,
+    CHOICE_PLACES,
+    CHOICE_STAGE,
+    CHOICE_STAGES,
     SAMPLING_BLOCK,
     SAMPLING_KERNELS,
     SAMPLING_LANES,
-    choice_room,
 )
 from llmgen.kernels.library import KernelLibrary
 
@@ -128,57 +131,182 @@ def nearness(x: NDArray[Any], center: float) -> Floats | None:
     return out if _call("sampling:nearness", x, (center,), out) else None
 
 
-class Chooser:
-    """A whole sampling step in one call (see kernels/choice.py), with the memory that it works in.
+class _Room(threading.local):
+    """Each thread's memory for the kernels of kernels/choice.py, touched as far as it is needed."""
 
-    Not for several threads at a time.
+    def __init__(self) -> None:
+        self.n_vocab = 0
+        self.lengths = np.zeros(0, dtype=np.int32)
+
+    def fit(self, n_vocab: int) -> None:
+        """Make room for a vocabulary."""
+        if n_vocab <= self.n_vocab:
+            return
+        self.n_vocab = n_vocab
+        blocks = -(-n_vocab // SAMPLING_BLOCK)
+        self.arrays: dict[str, NDArray[Any]] = {
+            "work": np.empty(n_vocab, dtype=np.float32),
+            "ids": np.empty(n_vocab, dtype=np.int64),
+            "maxima": np.empty(SAMPLING_LANES * blocks, dtype=np.float32),
+            "sums": np.empty(blocks, dtype=np.float32),
+            "keys": np.empty(n_vocab, dtype=np.float32),
+            "order": np.empty(CHOICE_BORDER, dtype=np.int64),
+            "marks": np.zeros(n_vocab, dtype=np.int32),
+            "spare": np.zeros(32, dtype=np.float32),
+        }
+        self.addresses = {name: _address(array) for name, array in self.arrays.items()}
+
+    def lengths_for(self, n: int) -> int:
+        """The address of int32 [n]."""
+        if n > len(self.lengths):
+            self.lengths = np.zeros(2 * n, dtype=np.int32)
+        return _address(self.lengths)
+
+
+_room = _Room()
+_U, _MU, _SHARE = (CHOICE_FIELDS[name] for name in ("u", "mu", "share"))
+_N_MASKED = CHOICE_PLACES["n_masked"]
+_ZIPF = np.log((np.arange(128) + 2.0) / (np.arange(128) + 1.0))
+
+
+class Repeats:
+    """What DRY has to know: its penalties by length, the tokens that are breakers, the tokens since the last one."""
+
+    def __init__(self, multiplier: float, base: float, breakers: NDArray[np.uint8]) -> None:
+        self._multiplier, self._base = multiplier, base
+        self._table = np.zeros(0, dtype=np.float64)
+        self.breakers = breakers
+        self.since = 0
+
+    def table(self, longest: int) -> NDArray[np.float64]:
+        """multiplier * base ** i for i up to ``longest`` at least."""
+        if longest >= len(self._table):
+            exponents = np.arange(2 * longest + 64, dtype=np.float64)
+            with np.errstate(over="ignore"):
+                self._table = np.minimum(self._multiplier * self._base**exponents, 1e38)
+        return self._table
+
+
+class Chooser:
+    """A whole sampling step in one call (see kernels/choice.py).
+
+    ``stages``: the samplers in order, each a name of CHOICE_STAGES and its parameters.
+    ``tokens`` and ``bias``: what is added to distinct tokens' logits before them.
     """
 
     def __init__(
         self,
         n_vocab: int,
+        stages: Sequence[tuple[str, *tuple[float, ...]]],
         *,
-        temp: float,
-        top_k: int = 0,
-        typical_p: float = 1.0,
-        top_p: float = 1.0,
-        log_min_p: float = -np.inf,
+        greedy: bool = False,
+        tokens: NDArray[np.int64] | None = None,
+        bias: NDArray[np.float64] | None = None,
     ) -> None:
-        self._takes_k = top_k <= CHOICE_MOST_K
-        self._room = np.empty(choice_room(n_vocab), dtype=np.float32)
-        self._ids = np.empty(n_vocab, dtype=np.int64)  # touched as far as there are candidates
-        self._values = np.zeros(len(CHOICE_FIELDS), dtype=np.float64)
-        given = {"temp": temp, "top_k": top_k, "typical_p": typical_p, "top_p": top_p, "log_min_p": log_min_p}
-        for name, value in given.items():
-            self._values[CHOICE_FIELDS[name]] = value
-        self._memory = (_address(self._values), _address(self._room), _address(self._ids))
+        self._n_vocab = n_vocab
+        self._tokens = np.zeros(0, dtype=np.int64) if tokens is None else tokens
+        self._bias = np.zeros(0) if bias is None else bias
+        there = self._tokens < n_vocab
+        self._tokens, self._bias = self._tokens[there], self._bias[there]
+        values = np.zeros(len(CHOICE_FIELDS) + CHOICE_STAGE * len(stages), dtype=np.float64)
+        self._values_address = _address(values)
+        self._values: Any = memoryview(values)  # type: ignore[arg-type]  # a view: quicker than the array for single values
+        for field, value in (("stages", len(stages)), ("greedy", greedy), ("zipf", _address(_ZIPF))):
+            self._values[CHOICE_FIELDS[field]] = value
+        self._at = {}
+        for i, (name, *parameters) in enumerate(stages):
+            at = self._at[name] = len(CHOICE_FIELDS) + CHOICE_STAGE * i
+            values[at : at + 1 + len(parameters)] = [CHOICE_STAGES[name], *parameters]
+        self._looks_back = "penalties" in self._at or "dry" in self._at
+        places = np.zeros(len(CHOICE_PLACES), dtype=np.int64)
+        self._places_address = _address(places)
+        self._places: Any = memoryview(places)  # type: ignore[arg-type]
+        self._room_of: dict[str, int] | None = None
 
-    def choose(self, x: NDArray[Any], u: float, mu: float = -np.inf) -> tuple[int, float] | None:
+    def choose(
+        self,
+        x: NDArray[Any],
+        u: float = 0.0,
+        *,
+        mu: float = 0.0,
+        xtc_threshold: float = 2.0,
+        masked: NDArray[np.int64] | None = None,
+        history: NDArray[np.int64] | None = None,
+        repeats: Repeats | None = None,
+    ) -> tuple[int, float] | None:
         """The token that a uniform ``u`` chooses from logits float32 [n_vocab], and its probability.
 
-        ``mu`` is Mirostat's, in bits.  The probability is told where candidates were
-        cut out.  None where the kernel does not apply, or no logit is finite, or one is NaN.
+        ``mu`` is Mirostat's, in bits; ``xtc_threshold`` that of this step; ``masked`` are tokens
+        that may not be chosen; ``history`` is what the penalties look at.  None where
+        the kernel does not apply, or no logit is finite, or one is NaN or infinite.
         """
-        function = _function("choice:choose") if self._takes_k and _fits(x) else None
+        function = _function("choice:choose") if _fits(x) and len(x) == self._n_vocab else None
         if function is None:
             return None
-        self._values[CHOICE_FIELDS["u"]] = u
-        self._values[CHOICE_FIELDS["mu"]] = mu
-        values, room, ids = self._memory
-        token = function(_address(x), len(x), values, _values.address, room, ids)
-        return None if token < 0 else (token, float(self._values[CHOICE_FIELDS["share"]]))
+        self._values[_U] = u
+        self._values[_MU] = mu
+        if "xtc" in self._at:
+            self._values[self._at["xtc"] + 1] = xtc_threshold
+        _room.fit(len(x))
+        if self._room_of is not _room.addresses:
+            self._move_in()
+        self._places[_N_MASKED] = 0 if masked is None else len(masked)
+        if masked is not None:
+            self._places[CHOICE_PLACES["masked"]] = _address(masked)
+        if self._looks_back and history is not None:
+            self._look_back(history, repeats)
+        token = function(_address(x), len(x), self._values_address, self._places_address)
+        return None if token < 0 else (token, self._values[_SHARE])
+
+    def left(self, x: NDArray[Any]) -> tuple[NDArray[np.int64] | None, NDArray[np.float32]]:
+        """The candidates that the last call in this thread chose from: ids (None: all) and logits."""
+        n = int(self._get("count"))
+        logits = _room.arrays["work"][:n] if self._get("moved") else x
+        ids = None if self._get("whole") else _room.arrays["ids"][:n].copy()
+        divisor = np.float32(self._get("divisor"))
+        logits = logits.copy() if divisor == 1 else (logits - np.float32(self._get("peak"))) / divisor
+        return ids, logits
+
+    def _move_in(self) -> None:
+        """Take note of this thread's room."""
+        self._room_of = _room.addresses
+        fixed = {
+            "biased": _address(self._tokens),
+            "biases": _address(self._bias),
+            "n_biased": len(self._tokens),
+        }
+        for name, value in {**_room.addresses, **fixed}.items():
+            self._places[CHOICE_PLACES[name]] = value
+
+    def _look_back(self, history: NDArray[np.int64], repeats: Repeats | None) -> None:
+        found = {"history": _address(history), "n_history": len(history)}
+        if repeats is not None:
+            found |= {
+                "repeats": _address(repeats.table(len(history))),
+                "lengths": _room.lengths_for(len(history)),
+                "breakers": _address(repeats.breakers),
+                "since": repeats.since,
+            }
+        for name, value in found.items():
+            self._places[CHOICE_PLACES[name]] = value
+
+    def _get(self, field: str) -> float:
+        return float(self._values[CHOICE_FIELDS[field]])
 
 
 def head(x: NDArray[Any], k: int) -> tuple[NDArray[np.int64], float] | None:
     """The k best tokens in order, and ln sum e^x; None as in :meth:`Chooser.choose`."""
-    function = _function("choice:head") if _fits(x) and k <= CHOICE_MOST_K else None
+    usable = x.dtype == np.float32 and x.flags.c_contiguous and 0 < len(x) and k <= CHOICE_BORDER
+    function = _function("choice:head") if usable else None
     if function is None:
         return None
-    room, ids = np.empty(choice_room(len(x)), dtype=np.float32), np.empty(len(x), dtype=np.int64)
+    _room.fit(len(x))
     values = np.zeros(len(CHOICE_FIELDS), dtype=np.float64)
-    memory = _address(values), _values.address, _address(room), _address(ids)
-    count = function(_address(x), len(x), k, *memory)
+    places = np.zeros(len(CHOICE_PLACES), dtype=np.int64)
+    for name, address in _room.addresses.items():
+        places[CHOICE_PLACES[name]] = address
+    count = function(_address(x), len(x), k, _address(values), _address(places))
     if count < 0:
         return None
-    total = float(values[CHOICE_FIELDS["peak"]] + np.log(values[CHOICE_FIELDS["total"]]))
-    return ids[:count].copy(), total
+    total = float(values[CHOICE_FIELDS["peak"]] + np.log(values[CHOICE_FIELDS["sum"]]))
+    return _room.arrays["ids"][:count].copy(), total

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation import filters, mirostat, native, penalties
 from llmgen.generation.candidates import Candidates, Weights
-from llmgen.generation.dry import Breakers, dry
+from llmgen.generation.dry import Breakers, dry, longest_counted
 from llmgen.generation.events import TokenScore
 from llmgen.generation.history import History
 from llmgen.generation.interfaces import TokenizerLike
@@ -40,7 +40,7 @@ from llmgen.generation.rng import LANE_TOKEN, LANE_XTC, random_seed, uniform
 Stage = Callable[[Candidates], Candidates]
 
 _CHANGES_LOGITS = ("penalties", "dry")
-_AT_ONCE = ("top_k", "typ_p", "top_p", "min_p", "temperature")
+_OFF = 2.0  # a threshold of XTC under which nothing is
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,10 @@ class Sampler:
         self._breakers = None
         if params.dry_multiplier > 0 and params.dry_sequence_breakers and tokenizer:
             self._breakers = Breakers(params.dry_sequence_breakers, tokenizer.token_bytes)
+        self._repeats: native.Repeats | None = None
+        if self._stage("dry") is not None:
+            flags = np.zeros(n_vocab, dtype=np.uint8)
+            self._repeats = native.Repeats(params.dry_multiplier, params.dry_base, flags)
         self.history = History()
         for token in prompt_ids:
             self._accept(token)
@@ -114,22 +118,41 @@ class Sampler:
         return Choice(token, self._score(c, logits, token))
 
     def _choose_at_once(self, logits: NDArray[np.float32]) -> Choice | None:
-        """The same by one compiled call, for the usual samplers in the usual order; None where it does not apply."""
-        if self._chooser is None:
-            return None
-        c = self.biased(Candidates(None, logits))
-        for stage in self._changing:
-            c = stage(c)
+        """The same by one compiled call; None where that does not apply: few tokens, no compiler, infinities."""
         p = self.params
-        u = 0.0 if p.greedy else uniform(self.seed, self.step, LANE_TOKEN)
-        found = self._chooser.choose(c.logits, u, self.mu if p.mirostat and not p.greedy else -np.inf)
+        found = self._chooser.choose(
+            logits,
+            0.0 if p.greedy else uniform(self.seed, self.step, LANE_TOKEN),
+            mu=self.mu,
+            xtc_threshold=self._xtc_threshold(),
+            masked=self._masked(),
+            history=self.history.tokens,
+            repeats=self._repeats_now(),
+        )
         if found is None:
             return None
         token, share = found
         if p.mirostat and not p.greedy:
             observed = -math.log2(max(share, 1e-300))
             self.mu = mirostat.update(self.mu, observed, p.mirostat_tau, p.mirostat_eta)
-        return Choice(token, self._score(c, logits, token))
+        if p.logprobs is None:
+            return Choice(token)
+        left = (
+            Candidates(None, logits) if p.logprobs_mode == "raw" else Candidates(*self._chooser.left(logits))
+        )
+        return Choice(token, score(left, token, p.logprobs))
+
+    def _xtc_threshold(self) -> float:
+        """XTC's threshold, or one that switches it off where it is not this step's turn."""
+        p = self.params
+        if p.xtc_probability <= 0 or uniform(self.seed, self.step, LANE_XTC) >= p.xtc_probability:
+            return _OFF
+        return p.xtc_threshold
+
+    def _repeats_now(self) -> native.Repeats | None:
+        if self._repeats is not None:
+            self._repeats.since = self._breakers.since if self._breakers else len(self.history)
+        return self._repeats
 
     def distribution(self, logits: NDArray[np.float32]) -> Candidates:
         """The candidates after every stage; a token is drawn from the softmax of their logits."""
@@ -146,6 +169,7 @@ class Sampler:
         twin = copy(self)
         twin.history = self.history.copy()
         twin._breakers = copy(self._breakers)
+        twin._repeats = copy(self._repeats)
         twin._stages = twin._chain()  # the stages are bound to their sampler
         twin._chooser = twin._make_chooser()
         return twin
@@ -158,14 +182,19 @@ class Sampler:
     def biased(self, c: Candidates) -> Candidates:
         """Step 1 of the pipeline: bias, bans, and no ending before ``min_tokens``."""
         c = penalties.add_bias(c, *self._bias)
-        if self._banned_sequences:
-            c = self._mask(c, penalties.banned_next(self.history.tokens, self._banned_sequences))
-        if self.step < self.params.min_tokens:
-            c = self._mask(c, np.union1d(self._eog, self._stop_ids))
-        return c
+        masked = self._masked()
+        return c if masked is None else penalties.add_bias(c, masked, np.full(len(masked), -np.inf))
 
-    def _mask(self, c: Candidates, tokens: NDArray[np.int64]) -> Candidates:
-        return penalties.add_bias(c, tokens, np.full(len(tokens), -np.inf))
+    def _masked(self) -> NDArray[np.int64] | None:
+        """Distinct tokens that may not come next: the ends of banned sequences, and endings before ``min_tokens``."""
+        masked = None
+        if self._banned_sequences:
+            masked = penalties.banned_next(self.history.tokens, self._banned_sequences)
+            masked = masked[masked < self.n_vocab]
+        if self.step < self.params.min_tokens:
+            endings = np.union1d(self._eog, self._stop_ids)
+            masked = endings if masked is None else np.union1d(masked, endings)
+        return masked
 
     def _draw(self, c: Candidates) -> int:
         """The index of the chosen candidate."""
@@ -189,6 +218,8 @@ class Sampler:
         self.history.append(token)
         if self._breakers:
             self._breakers.push(token)
+            if self._repeats is not None and 0 <= token < self.n_vocab:
+                self._repeats.breakers[token] = self._breakers.inside(token)
 
     def _window(self, last_n: int) -> NDArray[np.int64]:
         return penalties.window(self.history.tokens, self._n_ctx if last_n < 0 else last_n)
@@ -204,30 +235,38 @@ class Sampler:
             chain = [self._stage(name) for name in p.samplers]
         return [stage for stage in chain if stage is not None]
 
-    def _make_chooser(self) -> native.Chooser | None:
-        """What does all stages but those that change logits in one call; None where these options need the steps."""
+    def _make_chooser(self) -> native.Chooser:
+        """The same stages for one compiled call."""
         p = self.params
-        active = [name for name in p.samplers if self._stage(name) is not None]
-        front = [name for name in active if name in _CHANGES_LOGITS]
-        self._changing = [stage for stage in map(self._stage, front) if stage is not None]
-        if p.logprobs is not None and p.logprobs_mode == "processed":
-            return None
-        if p.greedy:
-            return native.Chooser(self.n_vocab, temp=0.0)
-        temp = max(p.temp, filters.LEAST_TEMPERATURE)
-        if p.mirostat:
-            return native.Chooser(self.n_vocab, temp=temp) if p.mirostat == 2 else None
-        if active != front + [name for name in _AT_ONCE if name in active] or p.dynatemp_range > 0:
-            return None
-        on = {name: name in active for name in _AT_ONCE}
-        return native.Chooser(
-            self.n_vocab,
-            temp=temp if on["temperature"] else 1.0,
-            top_k=p.top_k if on["top_k"] else 0,
-            typical_p=p.typical_p if on["typ_p"] else 1.0,
-            top_p=p.top_p if on["top_p"] else 1.0,
-            log_min_p=math.log(p.min_p) if on["min_p"] else -math.inf,
-        )
+        names = [name for name in p.samplers if self._stage(name) is not None]
+        if p.greedy or p.mirostat:
+            names = [name for name in names if name in _CHANGES_LOGITS]
+        stages = [self._native_stage(name) for name in names]
+        if p.mirostat and not p.greedy:
+            stages += [("temperature", max(p.temp, filters.LEAST_TEMPERATURE)), (f"mirostat_{p.mirostat}",)]
+        tokens, bias = self._bias
+        return native.Chooser(self.n_vocab, stages, greedy=p.greedy, tokens=tokens, bias=bias)
+
+    def _native_stage(self, name: str) -> tuple[str, *tuple[float, ...]]:
+        """A sampler as the compiled step takes it: its name there, and its parameters."""
+        p = self.params
+        match name:
+            case "penalties":
+                last_n = self._n_ctx if p.repeat_last_n < 0 else p.repeat_last_n
+                return name, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty
+            case "dry":
+                last_n = self._n_ctx if p.dry_penalty_last_n < 0 else p.dry_penalty_last_n
+                longest = longest_counted(p.dry_base, p.dry_allowed_length)
+                return name, last_n, p.dry_allowed_length, -1 if longest is None else longest
+            case "min_p":
+                return name, math.log(p.min_p)
+            case "temperature":
+                if p.dynatemp_range > 0:
+                    low, high = max(0.0, p.temp - p.dynatemp_range), p.temp + p.dynatemp_range
+                    return "dynamic", low, high, p.dynatemp_exponent
+                return name, max(p.temp, filters.LEAST_TEMPERATURE)
+        option = {"top_k": p.top_k, "typ_p": p.typical_p, "top_p": p.top_p, "top_n_sigma": p.top_n_sigma}
+        return name, option.get(name, _OFF)
 
     def _stage(self, name: str) -> Stage | None:
         """The named sampler with its options, or None where they switch it off."""

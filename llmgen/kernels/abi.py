@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import njit, types
+from numba.extending import intrinsic
 
 from llmgen.kernels.layout import FIELDS, TILE_TOKENS
 from llmgen.kernels.simd import load_f64, load_i64
@@ -40,6 +41,33 @@ def native(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
         return function
 
     return mark
+
+
+@intrinsic
+def stay_apart(typing_context: Any) -> Any:
+    """In the first line of a helper: LLVM does not inline it, and compiles it once where it is called often."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+def helper(function: Callable[..., Any]) -> Any:
+    """A helper that Numba types and translates once, whatever constants it is called with.
+
+    Of one marked :func:`inline` it makes a version for each constant, which takes longer
+    than all that LLVM does.
+    """
+    dispatcher = inline(function)
+    template = dispatcher.get_call_template
+
+    def plain(args: Any, kws: Any) -> Any:
+        return template([types.unliteral(a) for a in args], {k: types.unliteral(v) for k, v in kws.items()})
+
+    dispatcher.get_call_template = plain
+    return dispatcher
 
 
 @inline

@@ -12,8 +12,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+
+_OF_MANY_HELPERS = ("choice",)
+"""Modules whose kernels call dozens of helpers that no other kernel uses."""
 
 
 def native_symbol(name: str) -> str:
@@ -47,7 +52,8 @@ def compile_kernel(name: str) -> bytes:
     module, function_name = name.split(":")
     function = getattr(importlib.import_module(f"llmgen.kernels.{module}"), function_name)
     signature = function.signature
-    dispatcher = njit(signature, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)(function)
+    with translating_only() if module in _OF_MANY_HELPERS else nullcontext():
+        dispatcher = njit(signature, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)(function)
     (overload,) = dispatcher.overloads.values()
     inner = overload.fndesc.llvm_func_name
     returns = signature.return_type != types.void
@@ -73,6 +79,48 @@ def _emit(module: Any, symbol: str) -> bytes:
     builder.getModulePassManager().run(module, builder)
     code: bytes = machine.emit_object(module)
     return code
+
+
+@contextmanager
+def translating_only() -> Iterator[None]:
+    """Have Numba translate to LLVM and do nothing else.
+
+    For each helper it would also make wrappers to call it from Python, machine code, and an
+    optimized copy, all of which :func:`_emit` makes again for the whole kernel: a third of
+    the time.  These are private parts of Numba; where a version of it has none of them, it
+    compiles as usual.
+    """
+    from numba.core import codegen, cpu, dispatcher
+
+    parts: list[tuple[Any, str, Any]] = [
+        (getattr(dispatcher, "_FunctionCompiler", None), "_customize_flags", _without_wrappers),
+        (getattr(codegen, "CPUCodeLibrary", None), "_optimize_final_module", lambda self: None),
+        (getattr(codegen, "JITCodeLibrary", None), "_finalize_specific", lambda self: None),
+        (getattr(codegen, "JITCPUCodegen", None), "_add_module", lambda self, module: None),
+        (getattr(cpu, "CPUContext", None), "get_executable", _no_executable),
+    ]
+    if not all(hasattr(owner, name) for owner, name, _ in parts):
+        yield
+        return
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in parts]
+    try:
+        for owner, name, replacement in parts:
+            setattr(owner, name, replacement)
+        yield
+    finally:
+        for owner, name, original in before:
+            setattr(owner, name, original)
+
+
+def _without_wrappers(compiler: Any, flags: Any) -> Any:
+    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    return flags
+
+
+def _no_executable(context: Any, library: Any, descriptor: Any, environment: Any) -> Any:
+    """Link the library, and in place of a function to call give an object by which Numba knows the overload."""
+    library._ensure_finalized()
+    return [].append
 
 
 def main() -> None:

@@ -84,8 +84,8 @@ SAMPLING_LANES = 16
 SAMPLING_KERNELS = {
     "sampling:exp_sums": 4,
     "sampling:exp_dots": 5,
-    "choice:choose": 6,
-    "choice:head": 7,
+    "choice:choose": 4,
+    "choice:head": 5,
     "sampling:maxima": 4,
     "sampling:moments": 5,
     "sampling:scaled": 4,
@@ -96,15 +96,43 @@ SAMPLING_KERNELS = {
 CHOICE_FIELDS = {
     name: i
     for i, name in enumerate(
-        ("temp", "top_k", "typical_p", "top_p", "log_min_p", "mu", "u", "scratch", "peak", "share", "total")
+        (
+            *("u", "mu", "stages", "greedy", "zipf"),
+            *("scratch", "low", "ties", "sum", "dot", "peak", "share", "count", "whole"),
+            *("moved", "divisor"),
+        )
     )
 }
-"""What the kernel of a whole sampling step is told, float64 each, and what it tells: the largest logit,
-the chosen token's probability, and the sum of e^(logit - largest)."""
-CHOICE_MOST_K = 4096
-"""The largest top_k that it takes."""
-
-
-def choice_room(n_vocab: int) -> int:
-    """float32 values that it needs: maxima, sums of blocks, a heap."""
-    return (SAMPLING_LANES + 1) * -(-n_vocab // SAMPLING_BLOCK) + CHOICE_MOST_K
+"""float64 each.  What the kernel of a whole sampling step is told: the uniform draw, Mirostat's mu, how
+many stages, whether the largest is taken, the address of ln((i + 2) / (i + 1)); what it works with; and what
+it tells: the largest logit, the chosen token's probability, how many candidates are left, whether that is all."""
+CHOICE_STAGES = {
+    name: i
+    for i, name in enumerate(
+        (
+            *("top_k", "typ_p", "top_p", "min_p", "top_n_sigma", "xtc", "temperature", "dynamic"),
+            *("mirostat_1", "mirostat_2", "penalties", "dry"),
+        )
+    )
+}
+"""The codes of its stages."""
+CHOICE_STAGE = 5
+"""Numbers of a stage: its code and up to four parameters."""
+CHOICE_PLACES = {
+    name: i
+    for i, name in enumerate(
+        (
+            *("work", "ids", "maxima", "sums", "keys", "order", "marks", "spare"),
+            *("biased", "biases", "n_biased", "masked", "n_masked"),
+            *("history", "n_history", "repeats", "lengths", "breakers", "since"),
+        )
+    )
+}
+"""int64 each: addresses of float32 work [n], int64 ids [n], float32 maxima (16 per block), sums (one per block)
+and keys [n], int64 order [CHOICE_BORDER], int32 marks [n] (zeros), float32 spare [32]; int64 and float64 biases and
+int64 masks with their numbers; the int64 history and its length; DRY's penalties by length (float64), int32
+lengths [n_history], bytes [n] that mark breakers, and the number of tokens since the last one."""
+CHOICE_BORDER = 1024
+"""The most candidates that it sorts."""
+CHOICE_FINE = 4096
+"""Up to so many candidates it sums single weights in float64."""

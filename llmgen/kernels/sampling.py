@@ -54,7 +54,7 @@ _exponent = shift(i32x16, "shl", [23] * 16)
 
 
 @inline
-def _rest(x, first, n, values, fill):  # type: ignore[no-untyped-def]
+def rest_of(x, first, n, values, fill):  # type: ignore[no-untyped-def]
     """Copy the last values [first, n), fewer than 16, to the scratch space; its address."""
     scratch = values + _SCRATCH
     for i in range(16):
@@ -63,7 +63,7 @@ def _rest(x, first, n, values, fill):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _weight(d):  # type: ignore[no-untyped-def]
+def weight(d):  # type: ignore[no-untyped-def]
     """e^d to about 2e-7 for -87 <= d <= 0; leaner than functions.exp, which also takes what is above."""
     n = nearest(d * _LOG2E())
     r = fma(n, _LN2_LOW(), fma(n, _LN2_HIGH(), d))
@@ -78,10 +78,10 @@ def total_of_block(x, start, n, values, peak):  # type: ignore[no-untyped-def]
     whole = stop // 16 * 16
     total = zero_f32x16()
     for i in range(4 * start, 4 * whole, 64):
-        total = total + _weight(at_least(load_f32x16(x + i) - peak, _LOWEST()))
+        total = total + weight(at_least(load_f32x16(x + i) - peak, _LOWEST()))
     if whole < stop:
-        rest = _rest(x, whole, n, values, np.float32(-np.inf))
-        total = total + _weight(at_least(load_f32x16(rest) - peak, _LOWEST()))
+        rest = rest_of(x, whole, n, values, np.float32(-np.inf))
+        total = total + weight(at_least(load_f32x16(rest) - peak, _LOWEST()))
     return sum_f32x16(total)
 
 
@@ -92,10 +92,10 @@ def scaled_total_of_block(x, start, n, values, peak, divisor):  # type: ignore[n
     whole = stop // 16 * 16
     total = zero_f32x16()
     for i in range(4 * start, 4 * whole, 64):
-        total = total + _weight(at_least((load_f32x16(x + i) - peak) / divisor, _LOWEST()))
+        total = total + weight(at_least((load_f32x16(x + i) - peak) / divisor, _LOWEST()))
     if whole < stop:
-        rest = _rest(x, whole, n, values, np.float32(-np.inf))
-        total = total + _weight(at_least((load_f32x16(rest) - peak) / divisor, _LOWEST()))
+        rest = rest_of(x, whole, n, values, np.float32(-np.inf))
+        total = total + weight(at_least((load_f32x16(rest) - peak) / divisor, _LOWEST()))
     return sum_f32x16(total)
 
 
@@ -107,11 +107,28 @@ def dot_of_block(x, start, n, values, peak):  # type: ignore[no-untyped-def]
     dot = zero_f32x16()
     for i in range(4 * start, 4 * whole, 64):
         distance = at_least(load_f32x16(x + i) - peak, _LOWEST())
-        dot = dot + _weight(distance) * distance
+        dot = dot + weight(distance) * distance
     if whole < stop:
-        distance = at_least(load_f32x16(_rest(x, whole, n, values, np.float32(-np.inf))) - peak, _LOWEST())
-        dot = dot + _weight(distance) * distance
+        distance = at_least(load_f32x16(rest_of(x, whole, n, values, np.float32(-np.inf))) - peak, _LOWEST())
+        dot = dot + weight(distance) * distance
     return sum_f32x16(dot)
+
+
+@inline
+def moments_of_block(x, start, n, values, origin):  # type: ignore[no-untyped-def]
+    """Sums of x - origin and of its square over a block."""
+    stop = min(n, start + SAMPLING_BLOCK)
+    whole = stop // 16 * 16
+    total, square = zero_f32x16(), zero_f32x16()
+    for i in range(4 * start, 4 * whole, 64):
+        distance = load_f32x16(x + i) - splat(origin)
+        total = total + distance
+        square = square + distance * distance
+    if whole < stop:
+        distance = load_f32x16(rest_of(x, whole, n, values, origin)) - splat(origin)
+        total = total + distance
+        square = square + distance * distance
+    return sum_f32x16(total), sum_f32x16(square)
 
 
 @native(I(I, I, I, I))
@@ -147,7 +164,7 @@ def lane_maxima(x, n, values, out):  # type: ignore[no-untyped-def]
             even = maximum(even, load_f32x16(x + i))
             odd = maximum(odd, load_f32x16(x + i + 64))
         for i in range(whole, stop, 16):
-            even = maximum(even, load_f32x16(_rest(x, i, n, values, np.float32(-np.inf))))
+            even = maximum(even, load_f32x16(rest_of(x, i, n, values, np.float32(-np.inf))))
         even = maximum(even, odd)
         top = maximum(top, even)
         store_f32x16(out + 4 * SAMPLING_LANES * (start // SAMPLING_BLOCK), even)
@@ -165,22 +182,11 @@ def maxima(x: int, n: int, values: int, out: int) -> int:
 def moments(x: int, n: int, values: int, sums: int, squares: int) -> int:
     """sums = sum of x - values[0], squares = sum of (x - values[0])^2, per block."""
     origin = load_f32(values)
-    center = splat(origin)
     for start in range(0, n, SAMPLING_BLOCK):
-        stop = min(n, start + SAMPLING_BLOCK)
-        whole = stop // 16 * 16
-        total, square = zero_f32x16(), zero_f32x16()
-        for i in range(4 * start, 4 * whole, 64):
-            distance = load_f32x16(x + i) - center
-            total = total + distance
-            square = square + distance * distance
-        if whole < stop:
-            distance = load_f32x16(_rest(x, whole, n, values, origin)) - center
-            total = total + distance
-            square = square + distance * distance
+        total, square = moments_of_block(x, start, n, values, origin)
         block = 4 * (start // SAMPLING_BLOCK)
-        store_f32(sums + block, sum_f32x16(total))
-        store_f32(squares + block, sum_f32x16(square))
+        store_f32(sums + block, total)
+        store_f32(squares + block, square)
     return 0
 
 
