@@ -156,14 +156,19 @@ def _refuse(name: str, expected: str, value: object) -> UsageError:
     return UsageError(f"{name} ({flag(name)}) must be {expected}, not {value!r}")
 
 
+def _grouped(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.15g}"
+
+
 def _checked_number(name: str, value: Any, default: Any, low: float, high: float) -> int | float | None:
     """The value as a plain int or float, within its range."""
     if value is None and default is None:
         return None
     whole = (default is None and name != "timeout") or isinstance(default, int)
-    expected = f"{'a whole number' if whole else 'a number'} from {low:,.15g} to {high:,.15g}"
-    if high >= _MAX_INT:
-        expected = f"{'a whole number' if whole else 'a number'} of at least {low:g}"
+    kind = "a whole number" if whole else "a number"
+    expected = f"{kind} from {_grouped(low)} to {_grouped(high)}"
+    if high >= _MAX_INT and not (isinstance(value, (int, float)) and value > high):
+        expected = f"{kind} of at least {low:g}"
     if isinstance(value, (bool, str)):
         raise _refuse(name, expected, value)
     try:

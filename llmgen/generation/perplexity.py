@@ -69,6 +69,8 @@ def windows(n_tokens: int, n_ctx: int, stride: int | None = None) -> list[Window
     if n_ctx < 2:
         raise UsageError(f"a window of {n_ctx} tokens has none to score; use at least 2 (-c)")
     if stride is None:
+        if n_ctx < 3:
+            raise UsageError(f"a chunk of {n_ctx} tokens has none to score; use at least 3 (-c), or --stride")
         if n_tokens < n_ctx:
             raise UsageError(
                 f"the text has {n_tokens} tokens, fewer than one chunk of {n_ctx}; give a longer text, a smaller"

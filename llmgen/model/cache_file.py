@@ -108,6 +108,8 @@ def load(path: Path, model: Model, seq: Cache) -> Stored:
     Raises LLMGenError, with the sequence empty, where the file is not one of
     this format and version, is damaged, or belongs to another model or KV type.
     """
+    if reason := _no_file(path):  # opening a pipe would wait for its writer
+        raise LLMGenError(f"cannot read the prompt cache {path}: {reason}; give a file")
     try:
         with open(path, "rb") as file:
             return _load(path, file, model, seq)
@@ -211,11 +213,34 @@ def _damaged(path: Path, reason: str) -> LLMGenError:
     return LLMGenError(f"the prompt cache {path} is damaged: {reason}; remove the file")
 
 
+def _no_file(path: Path) -> str:
+    """Why what is at ``path`` cannot be a prompt cache; empty where it can, or where nothing is."""
+    if path.is_dir():
+        return "it is a folder"
+    return "it is a pipe or a device" if path.exists() and not path.is_file() else ""
+
+
+def check_target(path: Path) -> None:
+    """Refuse a place where no prompt cache can be, before a long prompt is computed for it.
+
+    Raises LLMGenError: a folder, a device or a pipe, or a folder that cannot be written.
+    """
+    reason = _no_file(path)  # a device would be replaced by a file
+    if not reason and not path.parent.is_dir():
+        reason = "there is no such folder"
+    elif not reason and not os.access(path.parent, os.W_OK):
+        reason = "its folder cannot be written"
+    if reason:
+        raise LLMGenError(f"cannot write the prompt cache {path}: {reason}; give another name")
+
+
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` when it is complete."""
+    """A file that takes the place of ``path`` when it is complete; a link stays a link."""
     temporary = ""
     try:
+        path = path.resolve()
+        check_target(path)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -225,6 +250,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException as error:
         with suppress(OSError):
             os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise LLMGenError(f"cannot write the prompt cache {path}: {error.strerror or error}") from error
+        if isinstance(error, (OSError, RuntimeError)):  # the latter: endless links
+            reason = getattr(error, "strerror", None) or error
+            raise LLMGenError(f"cannot write the prompt cache {path}: {reason}") from error
         raise

@@ -67,6 +67,20 @@ def test_out_of_range_names_the_option(name, value):
     assert str(caught.value).count("\n") == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("seed", 2**64, "from 0 to 18,446,744,073,709,551,615"),
+        ("max_tokens", 2**31, "from 0 to 2,147,483,647"),
+        ("max_tokens", -1, "of at least 0"),
+        ("top_p", 1.5, "from 0 to 1"),
+    ],
+)
+def test_the_limit_that_was_missed_is_named(name, value, expected):
+    with pytest.raises(UsageError, match=f"{expected}, not"):
+        SamplingParams(**{name: value})
+
+
 def test_values_are_normalized():
     p = SamplingParams(stop="x", temp=1, logit_bias={5: -math.inf, "a": 2}, samplers="top_k; temperature")
     assert p.stop == ("x",)

@@ -162,3 +162,22 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(
         assert [p.name for p in tmp_path.iterdir()] == ["cache"]
         with pytest.raises(LLMGenError, match="cannot write"):
             stored(model, tmp_path / "no" / "folder")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_only_a_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    (tmp_path / "target").write_bytes(b"old")
+    with engine(build_arch("llama-dense")) as model:
+        for name in ("folder", "pipe", "loop", "nowhere/cache"):
+            with pytest.raises(LLMGenError, match=f"cannot write the prompt cache .*{name}"):
+                stored(model, tmp_path / name)
+        with pytest.raises(LLMGenError, match="pipe or a device"):
+            load(tmp_path / "pipe", model, model.new_sequence())
+        stored(model, tmp_path / "link")
+        assert (tmp_path / "link").is_symlink()
+        assert load(tmp_path / "target", model, model.new_sequence()).tokens == IDS
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)

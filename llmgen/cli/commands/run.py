@@ -168,6 +168,9 @@ def _stream(
     if prompt_cache is None:
         yield llm.stream(ids, sampling)
         return
+    from llmgen.model.cache_file import check_target
+
+    check_target(prompt_cache)
     with llm.session("prompt") as session:
         if prompt_cache.exists():
             session.load(prompt_cache)
