@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from llmgen.errors import Interrupted, UsageError
 from llmgen.generation.batch import MAX_SLOTS
-from llmgen.generation.cached import CachedTokens
+from llmgen.generation.cached import CachedTokens, common_prefix
 from llmgen.generation.candidates import best, log_total
 from llmgen.generation.events import Ending, GenerationResult, Timings, TokenLogprob, TokenScore
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
@@ -211,6 +211,8 @@ class BeamSearch:
         rows: list[NDArray[np.float32]] = []
         for first in range(0, len(self._live), MAX_SLOTS):
             part = self._live[first : first + MAX_SLOTS]
+            for hypothesis in part:
+                hypothesis.cache.tokens.append(hypothesis.tokens[-1])
             seqs, last = [h.cache.seq for h in part], [h.tokens[-1] for h in part]
             rows.extend(self._calls.call(lambda s, t: self._model.decode(s, t).copy(), seqs, last))
         self._clock.decode_s += time.perf_counter() - started
@@ -260,23 +262,38 @@ class BeamSearch:
         self._live = self._extended(chosen)
 
     def _extended(self, chosen: list[_Step]) -> list[_Hypothesis]:
-        """New hypotheses; the first child takes its parent's cache, further ones get a copy."""
-        children: list[_Hypothesis] = []
+        """New hypotheses; the first child takes its parent's cache, a further one that of a hypothesis that died.
+
+        That one has the prompt already and often more, so that little is copied.
+        """
+        live = {id(step.parent) for step in chosen}
+        dead = [parent.cache for parent in self._live if id(parent) not in live]
+        caches: list[CachedTokens] = []
         used: set[int] = set()
-        # copies first: a parent's cache must not be handed on before it was copied, nor closed
+        # copies first: a parent's cache must not be handed on before it was copied
         for step in chosen:
             parent = step.parent
-            again = id(parent) in used
+            caches.append(self._copy(parent.cache, dead) if id(parent) in used else parent.cache)
             used.add(id(parent))
-            cache = parent.cache.fork() if again else parent.cache
+        for cache in dead:
+            cache.seq.close()
+        children: list[_Hypothesis] = []
+        for step, cache in zip(chosen, caches, strict=True):
+            parent = step.parent
             sampler = parent.sampler.fork()
             sampler.accept(step.token)
             scores = (*parent.scores, step.score) if step.score else ()
             children.append(_Hypothesis(cache, sampler, (*parent.tokens, step.token), step.logprob, scores))
-        for parent in self._live:
-            if id(parent) not in used:
-                parent.cache.seq.close()
         return children
+
+    def _copy(self, cache: CachedTokens, dead: list[CachedTokens]) -> CachedTokens:
+        """A copy, in a cache that nobody needs any more where there is one: the one that begins most alike."""
+        if not dead:
+            return cache.fork()
+        nearest = max(dead, key=lambda other: common_prefix(other.tokens, cache.tokens))
+        dead.remove(nearest)
+        nearest.become(cache)
+        return nearest
 
     def _stopped(self, step: _Step) -> Ending | None:
         """Whether a stop string is complete with this token."""

@@ -137,6 +137,16 @@ class CachedTokens:
         twin._prompt_role = self._prompt_role
         return twin
 
+    def become(self, other: CachedTokens) -> None:
+        """Be a copy of another one; what both begin with is not copied.
+
+        Only for two whose tokens were computed in the same roles, such as those of one search.
+        """
+        same = common_prefix(self.tokens[: self.cached], other.tokens[: other.cached])
+        self.seq.become(other.seq, same)
+        self.tokens = list(other.tokens)
+        self._prompt_role = other._prompt_role
+
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """How many leading items are equal."""

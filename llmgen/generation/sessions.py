@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from weakref import WeakSet
@@ -21,6 +22,7 @@ class Sessions:
         self._idle: Session | None = None
         self._closed = False
         self._lock = threading.RLock()
+        _all.add(self)
 
     def new(self, reuse: Reuse) -> Session:
         """A session of one's own."""
@@ -49,3 +51,16 @@ class Sessions:
             self._idle = None
         for session in list(self._open):
             session.close()
+
+
+_all: WeakSet[Sessions] = WeakSet()
+
+
+def _renew_locks() -> None:
+    """In a forked child: a thread that held a lock did not come along."""
+    for sessions in list(_all):
+        sessions._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

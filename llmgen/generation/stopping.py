@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -144,3 +145,14 @@ def turn(model: ModelLike) -> threading.RLock:
     """The lock under which a model's calls are made, and the memory they use is given back."""
     with _turns_guard:
         return _turns.setdefault(model, threading.RLock())
+
+
+def _renew_locks() -> None:
+    """In a forked child: a thread that held a lock did not come along."""
+    global _turns_guard
+    _turns_guard = threading.Lock()
+    _turns.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

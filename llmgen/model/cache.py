@@ -173,6 +173,31 @@ class Sequence:
             its[:] = mine
         return other
 
+    def become(self, other: Sequence, common: int) -> None:
+        """Hold what another sequence of the same model holds, the first ``common`` tokens of which are here already.
+
+        They must have been computed in the same roles.  Copies only the blocks after them, and
+        a sliding window that is full as a whole.
+        """
+        if other._layout is not self._layout or not 0 <= common <= min(self.length, other.length):
+            raise LLMGenError(
+                f"a sequence of {self.length} tokens cannot share {common} with one of {other.length}; both"
+                " must be of one model and have them"
+            )
+        mine, its = self.memory(), other.memory()
+        end = -(-max(self._reached, other._reached) // KEY_BLOCK)
+        for cache in self._layout.layers:
+            first, last = (common // KEY_BLOCK, end) if end <= cache.blocks else (0, cache.blocks)
+            for offset, size in (
+                (cache.key_offset, cache.key_bytes),
+                (cache.value_offset, cache.value_bytes),
+            ):
+                for head in range(cache.n_kv_heads):
+                    start = offset + head * cache.blocks * size
+                    part = slice(start + first * size, start + last * size)
+                    mine[part] = its[part]
+        self.length, self._reached = other.length, other._reached
+
     def filled(self) -> Iterator[np.ndarray]:
         """The parts of the memory that hold anything, uint8: for each layer its heads' keys, then their values."""
         memory = self.memory()

@@ -42,6 +42,13 @@ class FakeSequence:
     def fork(self):
         return FakeSequence(self.tokens, self.min_truncate)
 
+    def become(self, other, common):
+        assert not self.closed
+        assert not other.closed
+        assert self.tokens[:common] == other.tokens[:common]
+        self.copied = len(other.tokens) - common
+        self.tokens = list(other.tokens)
+
     def close(self):
         self.closed = True
 

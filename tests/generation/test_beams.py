@@ -173,3 +173,20 @@ def test_wrong_options_are_refused():
         BeamOptions(2, math.nan)
     with pytest.raises(UsageError, match="shift"):
         search(FakeModel(), [1], SamplingParams(context_full="shift"), n_beams=2)
+
+
+def test_a_hypothesis_that_dies_gives_its_cache_to_one_that_branches(monkeypatch):
+    model = FakeModel()
+    forks = []
+    original = type(model.new_sequence()).fork
+
+    def fork(sequence):
+        forks.append(sequence.length)
+        return original(sequence)
+
+    monkeypatch.setattr(type(model.sequences[0]), "fork", fork)
+    prompt = list(range(40))
+    params = SamplingParams(max_tokens=30, ignore_eos=True)
+    BeamSearch(model, FakeTokenizer(), prompt, params, BeamOptions(n_beams=5)).run()
+    assert forks == [40] * 4  # the first step, where one becomes five; nothing is copied whole after it
+    assert all(sequence.closed for sequence in model.sequences[1:])

@@ -102,6 +102,30 @@ def test_forks_go_separate_ways(model: Model) -> None:
     )
 
 
+@pytest.mark.parametrize(("start", "mine", "its"), [(5, 3, 9), (50, 20, 20), (70, 30, 2), (100, 4, 15)])
+def test_a_sequence_becomes_another(model: Model, start: int, mine: int, its: int) -> None:
+    """Also where a window is full; what both begin with is not copied."""
+    trunk = model.new_sequence()
+    model.prefill(trunk, TOKENS[:start], logits="none")
+    seq, other = trunk.fork(), trunk.fork()
+    one_by_one(model, seq, TOKENS[:mine])
+    one_by_one(model, other, TOKENS[-its:])
+    seq.become(other, start)
+    assert (seq.length, seq.reached) == (other.length, other.reached)
+    one_by_one(model, trunk, TOKENS[-its:])
+    other.close()
+    np.testing.assert_array_equal(
+        one_by_one(model, seq, TOKENS[20:24]), one_by_one(model, trunk, TOKENS[20:24])
+    )
+
+
+def test_a_sequence_becomes_no_stranger(model: Model) -> None:
+    seq, other = model.new_sequence(), model.new_sequence()
+    model.prefill(seq, TOKENS[:5], logits="none")
+    with pytest.raises(LLMGenError, match="cannot share 3"):
+        seq.become(other, 3)
+
+
 def test_a_full_context_commits_nothing(model: Model) -> None:
     seq = model.new_sequence()
     model.prefill(seq, TOKENS[:120], logits="none")
