@@ -237,6 +237,8 @@ class LLM:
         cancel: Cancel | None = None,
     ) -> list[GenerationResult]:
         """``n`` answers to one prompt, with the seeds s, s + 1, ...; the prompt is computed once."""
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise UsageError(f"samples takes a whole number of answers, at least 1, not {n!r}")
         params = params or SamplingParams()
         first = random_seed() if params.seed is None else params.seed
         each = [params.with_(seed=(first + i) % 2**64) for i in range(n)]

@@ -6,8 +6,12 @@
    Under ``mirostat`` the two that change logits, then temperature, then Mirostat.
    Under ``temp`` 0 the two that change logits, then the most likely token.
 3. The distribution: softmax over the candidates that are left.
-4. The token: the first whose cumulative probability exceeds a uniform draw, which
-   depends on the seed and the number of the token only (see rng.py).
+4. The token: the first, by rising id, whose cumulative probability exceeds a uniform
+   draw, which depends on the seed and the number of the token only (see rng.py).
+
+All of it is one compiled call where the kernels apply (see native.py); the functions of
+filters.py, mirostat.py, penalties.py and dry.py say the same in numpy, and serve where
+they do not.
 
 Edge values: a NaN logit is an error, as is a vocabulary that is masked whole; a
 logit of +inf (after bias) is chosen before everything else; of equal logits the

@@ -98,6 +98,9 @@ def test_samples_share_the_prompt(llm):
     for result in results:
         assert result.token_ids == llm.generate(prompt, params.with_(seed=result.seed)).token_ids
     assert results[2].timings.prefill_tokens == 1
+    for n in (0, -1, 2.5, True):
+        with pytest.raises(UsageError, match="at least 1"):
+            llm.samples(prompt, n, params)
 
 
 def test_refusals(llm):
