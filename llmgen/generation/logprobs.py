@@ -11,12 +11,14 @@ from llmgen.generation.events import TokenLogprob, TokenScore
 
 def score(c: Candidates, token: int, n_top: int) -> TokenScore:
     """The token's log-probability among the candidates (-inf if it is not one), and the n_top best."""
-    place, there = c.locate(np.array([token]))
     if (found := native.head(c.logits, n_top)) is not None:
         index, total = found
         head = c.take(index)
     else:
         total, head = log_total(c), best(c, n_top)
-    own = float(c.logits[place[0]] - total) if there[0] else float("-inf")
-    top = tuple(TokenLogprob(head.token(i), float(value - total)) for i, value in enumerate(head.logits))
-    return TokenScore(token, own, top)
+    ids = range(len(head)) if head.ids is None else head.ids.tolist()
+    top = tuple(TokenLogprob(i, value - total) for i, value in zip(ids, head.logits.tolist(), strict=True))
+    if c.ids is None:
+        return TokenScore(token, float(c.logits[token]) - total, top)
+    place, there = c.locate(np.array([token]))
+    return TokenScore(token, float(c.logits[place[0]]) - total if there[0] else float("-inf"), top)

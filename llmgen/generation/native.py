@@ -6,6 +6,7 @@ contiguous, or no compiler on this machine); the caller then does the same in nu
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from functools import cache
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 
 from llmgen.errors import KernelError
 from llmgen.kernels.layout import (
-    CHOICE_BORDER,
     CHOICE_FIELDS,
+    CHOICE_ORDER,
     CHOICE_PLACES,
     CHOICE_STAGE,
     CHOICE_STAGES,
@@ -150,11 +151,16 @@ class _Room(threading.local):
             "maxima": np.empty(SAMPLING_LANES * blocks, dtype=np.float32),
             "sums": np.empty(blocks, dtype=np.float32),
             "keys": np.empty(n_vocab, dtype=np.float32),
-            "order": np.empty(CHOICE_BORDER, dtype=np.int64),
+            "order": np.empty(CHOICE_ORDER, dtype=np.int64),
             "marks": np.zeros(n_vocab, dtype=np.int32),
             "spare": np.zeros(32, dtype=np.float32),
         }
         self.addresses = {name: _address(array) for name, array in self.arrays.items()}
+        self.places = np.zeros(len(CHOICE_PLACES), dtype=np.int64)
+        for name, address in self.addresses.items():
+            self.places[CHOICE_PLACES[name]] = address
+        self.values = np.zeros(len(CHOICE_FIELDS), dtype=np.float64)
+        self.memory = _address(self.values), _address(self.places)  # of calls that need nothing else
 
     def lengths_for(self, n: int) -> int:
         """The address of int32 [n]."""
@@ -296,17 +302,13 @@ class Chooser:
 
 def head(x: NDArray[Any], k: int) -> tuple[NDArray[np.int64], float] | None:
     """The k best tokens in order, and ln sum e^x; None as in :meth:`Chooser.choose`."""
-    usable = x.dtype == np.float32 and x.flags.c_contiguous and 0 < len(x) and k <= CHOICE_BORDER
+    usable = x.dtype == np.float32 and x.flags.c_contiguous and 0 < len(x) and k <= CHOICE_ORDER
     function = _function("choice:head") if usable else None
     if function is None:
         return None
     _room.fit(len(x))
-    values = np.zeros(len(CHOICE_FIELDS), dtype=np.float64)
-    places = np.zeros(len(CHOICE_PLACES), dtype=np.int64)
-    for name, address in _room.addresses.items():
-        places[CHOICE_PLACES[name]] = address
-    count = function(_address(x), len(x), k, _address(values), _address(places))
+    count = function(_address(x), len(x), k, *_room.memory)
     if count < 0:
         return None
-    total = float(values[CHOICE_FIELDS["peak"]] + np.log(values[CHOICE_FIELDS["sum"]]))
+    total = float(_room.values[CHOICE_FIELDS["peak"]]) + math.log(_room.values[CHOICE_FIELDS["sum"]])
     return _room.arrays["ids"][:count].copy(), total

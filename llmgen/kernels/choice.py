@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from llmgen.kernels.abi import I, native
-from llmgen.kernels.layout import CHOICE_FIELDS, CHOICE_STAGE
-from llmgen.kernels.selection import BORDER, LN_2, LOW, SUM, TIES, border, keep, log, pop, sink
+from llmgen.kernels.layout import CHOICE_FIELDS, CHOICE_ORDER, CHOICE_STAGE
+from llmgen.kernels.selection import LN_2, LOW, SUM, TIES, border, keep, log, pop, sink
 from llmgen.kernels.simd import load_f32, load_f64, load_i64, store_f64, store_i64
 from llmgen.kernels.stages import (
     DRY,
@@ -133,13 +133,13 @@ def choose(x: int, n: int, values: int, places: int) -> int:
 
 @native(I(I, I, I, I, I))
 def head(x: int, n: int, k: int, values: int, places: int) -> int:
-    """The k best (up to BORDER) in IDS, in order, with PEAK and SUM of e^(x - PEAK); their number, or -1 as above."""
+    """The k best (at most CHOICE_ORDER) in IDS, in order, with PEAK and SUM; their number, or -1 as above."""
     peak = peak_of(x, n, places)
     if not (peak > -np.inf and peak < np.inf):
         return -1
     store_f64(values + PEAK, np.float64(peak))
     total = total_of(x, n, peak, False, places, values)
-    count = min(k, n, BORDER)
+    count = min(k, n, CHOICE_ORDER)
     if count > 0:
         order, ids, keys = load_i64(places + ORDER), load_i64(places + IDS), load_i64(places + KEYS)
         spare, maxima = load_i64(places + SPARE), load_i64(places + MAXIMA)

@@ -129,10 +129,12 @@ CHOICE_PLACES = {
     )
 }
 """int64 each: addresses of float32 work [n], int64 ids [n], float32 maxima (16 per block), sums (one per block)
-and keys [n], int64 order [CHOICE_BORDER], int32 marks [n] (zeros), float32 spare [32]; int64 and float64 biases and
+and keys [n], int64 order [CHOICE_ORDER], int32 marks [n] (zeros), float32 spare [32]; int64 and float64 biases and
 int64 masks with their numbers; the int64 history and its length; DRY's penalties by length (float64), int32
 lengths [n_history], bytes [n] that mark breakers, and the number of tokens since the last one."""
-CHOICE_BORDER = 1024
-"""The most candidates that it sorts."""
+CHOICE_BORDER = 256
+"""The most candidates that it sorts to find a border."""
+CHOICE_ORDER = 1024
+"""The most that it sorts for their order's sake."""
 CHOICE_FINE = 4096
 """Up to so many candidates it sums single weights in float64."""

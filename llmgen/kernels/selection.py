@@ -7,7 +7,7 @@ passed over.  Up to FINE candidates all sums are float64 over single weights; ov
 over blocks of 512 (see sampling.py), added in float64.
 
 ``values`` is the caller's float64 memory (layout.CHOICE_FIELDS), ``spare`` float32 [32],
-``maxima`` what lane_maxima found for the keys, ``order`` int64 [BORDER].
+``maxima`` what lane_maxima found for the keys, ``order`` int64 [CHOICE_ORDER].
 """
 
 from __future__ import annotations
