@@ -45,6 +45,11 @@ ROWS = WIDTH // 4
 """Rows that a step takes: as many as a register has 32-bit lanes."""
 f32_rows = Vec("f32", ROWS)
 """A value per row."""
+i32_rows, i16_rows = Vec("i32", ROWS), Vec("i16", ROWS)
+load_rows, store_rows = loader(f32_rows), storer(f32_rows)
+zero_rows = constant(f32_rows, [0.0] * ROWS)
+first_row = unary(f32_rows, types.float32, lambda b, v: b.extract_element(v, ir.Constant(I32, 0)))
+bytes_rows, shorts_rows = Vec("i8", WIDTH), Vec("i16", WIDTH // 2)
 pointers = types.UniTuple(types.intp, ROWS // 4)
 """Where the blocks of every fourth row are."""
 
@@ -76,12 +81,6 @@ def moved(typing_context: Any, starts: Any, nbytes: Any) -> Any:
 
     return pointers(pointers, types.intp), generate
 
-
-i32_rows, i16_rows = Vec("i32", ROWS), Vec("i16", ROWS)
-load_rows, store_rows = loader(f32_rows), storer(f32_rows)
-zero_rows = constant(f32_rows, [0.0] * ROWS)
-first_row = unary(f32_rows, types.float32, lambda b, v: b.extract_element(v, ir.Constant(I32, 0)))
-bytes_rows, shorts_rows = Vec("i8", WIDTH), Vec("i16", WIDTH // 2)
 
 Loads = Callable[[int, Any], list[Any]]
 """``rows(at, type)``: what lies ``at`` bytes behind the start of the block, of each row."""
