@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.errors import Interrupted, LLMGenError, UsageError
-from llmgen.generation.cached import CachedTokens, common_prefix
+from llmgen.generation.cached import CachedTokens, common_prefix, prefill_together
 from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
 from llmgen.generation.params import SamplingParams
@@ -32,6 +32,9 @@ MAX_SLOTS = 8
 """Sequences in one forward pass: what the model's matrix-vector kernels take."""
 
 _WORTH_SHARING = 16
+
+_TOGETHER = 128
+"""Tokens of prompts that are computed in one pass; longer ones gain nothing by company."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +89,19 @@ class _Slot:
             self.error = error
             self.writer.ending = Ending("interrupted", "error")
 
-    def prefill(self, ids: list[int]) -> NDArray[np.float32] | None:
-        """Compute the prompt: float32 [n_vocab] of its last token, or None where none are wanted."""
+    def begin(self, ids: list[int]) -> None:
+        """Take the prompt, and start the clocks."""
         self.writer.start()
         self.calls.start()
-        started = time.perf_counter()
         self.writer.prefill_tokens = len(ids) - self.cache.begin(ids, "prompt")
+
+    def prefill(self) -> NDArray[np.float32] | None:
+        """Compute the prompt: float32 [n_vocab] of its last token, or None where none are wanted."""
+        started = time.perf_counter()
         try:
             return self.cache.prefill(self.calls, "last" if self.open else "none")
         finally:
-            self.writer.prefill_s = time.perf_counter() - started
+            self.writer.prefill_s += time.perf_counter() - started
 
     def step(self, logits: NDArray[np.float32]) -> GenerationEvent | None:
         """Choose the next token from float32 [n_vocab]."""
@@ -164,7 +170,8 @@ class Batch:
             self._drop_trunk()
 
     def _fill(self, active: list[_Slot], waiting: _Peekable, refused: list[Answer]) -> None:
-        """Start waiting requests while there are free slots."""
+        """Start waiting requests while there are free slots; short prompts are computed in one pass."""
+        begun: list[_Slot] = []
         while len(active) < self._n_slots and waiting.has_next():
             request = waiting.take()
             try:
@@ -175,11 +182,48 @@ class Batch:
                 continue
             active.append(slot)
             _log.debug("request %s takes a slot, %d of %d at work", request.key, len(active), self._n_slots)
+            timed = request.params.timeout is not None  # from now on: nobody else's prompt in between
+            if timed:
+                begun = self._prompts(begun)
+            slot.begin(ids)
+            if _count([*begun, slot]) > _TOGETHER:
+                begun = self._prompts(begun)
+            begun.append(slot)
+            alike = self._trunk is None and _alike(ids, waiting.peek())
+            if timed or alike:
+                begun = self._prompts(begun)
+            if alike and not slot.cache.missing:
+                self._trunk = slot.cache.fork()
+        self._prompts(begun)
+
+    def _prompts(self, slots: list[_Slot]) -> list[_Slot]:
+        """Compute the slots' prompts and choose their first tokens; none remain to be done."""
+        rows = self._together(slots)
+        for slot in slots:
             with slot.own_trouble():
-                logits = slot.prefill(ids)
-                self._keep_trunk(slot, waiting.peek())
+                logits = rows[slot] if slot in rows else slot.prefill()
                 if logits is not None:
                     self._report(slot, slot.step(logits))
+        return []
+
+    def _together(self, slots: list[_Slot]) -> dict[_Slot, NDArray[np.float32]]:
+        """The logits, float32 [n_vocab], of those prompts that one pass could compute."""
+        slots = [slot for slot in slots if slot.open]
+        if len(slots) < 2 or _count(slots) > min(_TOGETHER, self._model.max_together):
+            return {}
+        started = time.perf_counter()
+        try:
+            rows = prefill_together([slot.cache for slot in slots], self._calls)
+        except Interrupted:
+            raise
+        except LLMGenError as error:
+            _log.debug(
+                "%d prompts in one pass: %s; each alone will tell whose trouble it is", len(slots), error
+            )
+            return {}
+        for slot in slots:
+            slot.writer.prefill_s += time.perf_counter() - started
+        return dict(zip(slots, rows, strict=True))
 
     def _open(self, request: Request, ids: list[int]) -> _Slot:
         n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
@@ -189,12 +233,6 @@ class Batch:
             return _Slot(request, self._trunk.fork(), writer, calls)
         self._drop_trunk()
         return _Slot(request, CachedTokens(self._model, self._model.new_sequence()), writer, calls)
-
-    def _keep_trunk(self, slot: _Slot, following: Request | None) -> None:
-        """Keep a copy of a prompt's cache where the next prompt begins alike."""
-        shared = common_prefix(slot.cache.tokens, list(following.prompt_ids)) if following else 0
-        if shared >= _WORTH_SHARING and self._trunk is None:
-            self._trunk = slot.cache.fork()
 
     def _step(self, active: list[_Slot]) -> None:
         """One forward pass for all slots that go on."""
@@ -242,6 +280,16 @@ class Batch:
     def _report(self, slot: _Slot, event: GenerationEvent | None) -> None:
         if event and self._on_event:
             self._on_event(slot.request, event)
+
+
+def _count(slots: list[_Slot]) -> int:
+    """Tokens to compute."""
+    return sum(len(slot.cache.missing) for slot in slots)
+
+
+def _alike(ids: list[int], following: Request | None) -> bool:
+    """Whether the next prompt begins like this one, as far as that saves anything."""
+    return following is not None and common_prefix(ids, list(following.prompt_ids)) >= _WORTH_SHARING
 
 
 class _Peekable:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,11 @@ class CachedTokens:
         _log.debug("computed %d tokens in %.3f s", self.cached - before, time.perf_counter() - started)
         return row
 
+    @property
+    def missing(self) -> list[int]:
+        """The tokens that are not in the cache yet."""
+        return self.tokens[int(self.seq.length) :]
+
     def decode(self, calls: Interruptible, token: int) -> NDArray[np.float32]:
         """Add one generated token and compute it: float32 [n_vocab]."""
         self.tokens.append(token)
@@ -146,6 +151,19 @@ class CachedTokens:
         self.seq.become(other.seq, same)
         self.tokens = list(other.tokens)
         self._prompt_role = other._prompt_role
+
+
+def prefill_together(caches: Sequence[CachedTokens], calls: Interruptible) -> NDArray[np.float32]:
+    """Compute what is missing of several short prompts of one model, in one pass.
+
+    Returns float32 [n, n_vocab], of each one's last token what ``prefill`` would give.
+    """
+    starts = [int(cache.seq.length) for cache in caches]
+    rows = calls.call(caches[0].model.prefill_together, [(cache.seq, cache.missing) for cache in caches])
+    for cache, start in zip(caches, starts, strict=True):
+        if cache._prompt_role == start:
+            cache._prompt_role = len(cache.tokens)
+    return cast(NDArray[np.float32], rows)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

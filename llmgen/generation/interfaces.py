@@ -8,7 +8,7 @@ loading any of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -47,6 +47,11 @@ class ModelLike(Protocol):
     def prefill(
         self, seq: Any, ids: list[int], logits: Literal["last", "all", "none"] = "last"
     ) -> NDArray[np.float32] | None: ...
+
+    @property
+    def max_together(self) -> int: ...
+
+    def prefill_together(self, prompts: list[tuple[Any, Sequence[int]]]) -> NDArray[np.float32]: ...
 
     def decode(self, seqs: list[Any], ids: list[int]) -> NDArray[np.float32]: ...
 

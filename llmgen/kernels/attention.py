@@ -48,6 +48,16 @@ def first_block(position, window):  # type: ignore[no-untyped-def]
     return max(0, position + 1 - window) // KEY_BLOCK
 
 
+@inline
+def same_cache(run, first, last):  # type: ignore[no-untyped-def]
+    """How many of the run's tokens from ``first`` on, before ``last``, are of one sequence."""
+    caches = run_field(run, RUN_CACHES)
+    t = first + 1
+    while t < last and load_i64(caches + 8 * t) == load_i64(caches + 8 * first):
+        t += 1
+    return t - first
+
+
 def _make(size: int) -> tuple[Any, Any]:
     """The steps for generated and for prompt tokens, with a cache of values of ``size`` bytes."""
     over_block = over_block_of(size)
@@ -95,7 +105,10 @@ def _make(size: int) -> tuple[Any, Any]:
                     attend(args, base, h, block, position, position, group, q, arg(args, at.scratch), state)
 
     def attend_tiles(args: int, thread: int, n_threads: int) -> None:
-        """Prompt tokens: a unit of work is a tile of eight tokens times one kv head, over all its blocks."""
+        """Prompt tokens: a unit of work is a tile of eight tokens times one kv head, over all its blocks.
+
+        The tokens of a sequence lie side by side; a tile may hold the end of one and the beginning of others.
+        """
         run = arg(args, at.run)
         group = arg(args, at.group)
         head_dim = arg(args, at.head_dim)
@@ -104,26 +117,31 @@ def _make(size: int) -> tuple[Any, Any]:
         scores = arg(args, at.scratch)
         queries = scores + SCORE_ROWS * KEY_BLOCK * 4
         state = queries + TILE_TOKENS * group * head_dim * 4
-        base = load_i64(run_field(run, RUN_CACHES))
         unit = 0
-        for t0 in range(0, n_tokens, TILE_TOKENS):
-            count = min(TILE_TOKENS, n_tokens - t0)
+        for tile in range(0, n_tokens, TILE_TOKENS):
             for h in range(arg(args, at.n_kv)):
                 unit += 1
                 if unit % n_threads != thread:
                     continue
-                low = load_i64(run_field(run, RUN_POSITIONS) + 8 * t0)
-                high = load_i64(run_field(run, RUN_POSITIONS) + 8 * (t0 + count - 1))
-                for t in range(count):
-                    q = arg(args, at.q) + (t0 + t) * arg(args, at.q_stride) + 4 * h * group * head_dim
-                    copy_floats(q, queries + 4 * t * group * head_dim, group * head_dim)
-                    clear_rows(state + t * group * state_bytes, group, low + t, head_dim)
-                for block in range(first_block(low, arg(args, at.window)), high // KEY_BLOCK + 1):
-                    attend(args, base, h, block, low, high, count * group, queries, scores, state)
-                for t in range(count):
-                    out = arg(args, at.out) + (t0 + t) * arg(args, at.out_stride) + 4 * h * group * head_dim
-                    for g in range(group):
-                        write_row(state + (t * group + g) * state_bytes, out + 4 * g * head_dim, head_dim)
+                t0 = tile
+                while t0 < min(tile + TILE_TOKENS, n_tokens):
+                    count = same_cache(run, t0, min(tile + TILE_TOKENS, n_tokens))
+                    base = load_i64(run_field(run, RUN_CACHES) + 8 * t0)
+                    low = load_i64(run_field(run, RUN_POSITIONS) + 8 * t0)
+                    high = low + count - 1
+                    for t in range(count):
+                        q = arg(args, at.q) + (t0 + t) * arg(args, at.q_stride) + 4 * h * group * head_dim
+                        copy_floats(q, queries + 4 * t * group * head_dim, group * head_dim)
+                        clear_rows(state + t * group * state_bytes, group, low + t, head_dim)
+                    for block in range(first_block(low, arg(args, at.window)), high // KEY_BLOCK + 1):
+                        attend(args, base, h, block, low, high, count * group, queries, scores, state)
+                    for t in range(count):
+                        out = (
+                            arg(args, at.out) + (t0 + t) * arg(args, at.out_stride) + 4 * h * group * head_dim
+                        )
+                        for g in range(group):
+                            write_row(state + (t * group + g) * state_bytes, out + 4 * g * head_dim, head_dim)
+                    t0 += count
 
     return step(attend_blocks), step(attend_tiles)
 

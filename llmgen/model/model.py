@@ -160,13 +160,46 @@ class Model:
                 part = tokens[at : at + size]
                 wanted = {"all": len(part), "none": 0, "last": int(at + size >= len(tokens))}[logits]
                 seq.touch(seq.length + len(part))
-                self._control.prompt(part, seq.length, memory.ctypes.data, wanted)
+                self._control.prompts([(part, seq.length, memory.ctypes.data, wanted)])
                 self._fill_tables(self._prompt, seq.length + len(part))
                 self._run(self._prompt, len(part))
                 seq.commit(len(part))
                 if out is not None:
                     out[at : at + len(part)] = self._logits(self._prompt, wanted)
             return self._logits(self._prompt, 1)[0].copy() if logits == "last" else out
+
+    def prefill_together(self, prompts: list[tuple[Sequence, Tokens[int]]]) -> np.ndarray:
+        """Append 1 to 8 short prompts to as many sequences, in one pass; ``max_together`` tokens at most.
+
+        Returns the logits of each one's last token, float32 [len(prompts), n_vocab], a copy:
+        those that ``prefill`` gives.  Nothing is committed when the call is ended early.
+        """
+        parts = [(seq, self._checked(ids)) for seq, ids in prompts]
+        total = sum(len(ids) for _, ids in parts)
+        if not 1 <= len(parts) <= MAX_COLUMNS or total > self.max_together:
+            raise UsageError(
+                f"{len(parts)} prompts of {total} tokens in all, expected 1 to {MAX_COLUMNS} of up to "
+                f"{self.max_together} tokens"
+            )
+        self._check_different([seq for seq, _ in parts])
+        with self._running():
+            for seq, ids in parts:
+                self._check_room(seq, len(ids))
+                seq.touch(seq.length + len(ids))
+            memories = [seq.memory() for seq, _ in parts]
+            self._control.prompts(
+                [(ids, seq.length, m.ctypes.data, 1) for (seq, ids), m in zip(parts, memories, strict=True)]
+            )
+            self._fill_tables(self._prompt, max(seq.length + len(ids) for seq, ids in parts))
+            self._run(self._prompt, total)
+            for seq, ids in parts:
+                seq.commit(len(ids))
+            return self._logits(self._prompt, len(parts)).copy()
+
+    @property
+    def max_together(self) -> int:
+        """Tokens that ``prefill_together`` takes: one run of the prompt program."""
+        return self._chunk
 
     def decode(self, seqs: list[Sequence], ids: Tokens[int]) -> np.ndarray:
         """Append one generated token to each of 1 to 8 sequences, in one pass.
@@ -179,8 +212,7 @@ class Model:
             raise UsageError(
                 f"{len(seqs)} sequences and {len(tokens)} tokens, expected 1 to {MAX_COLUMNS} of each"
             )
-        if len({id(s) for s in seqs}) != len(seqs):
-            raise UsageError("the same sequence was given twice, expected different ones")
+        self._check_different(seqs)
         with self._running():
             for seq in seqs:
                 self._check_room(seq, 1)
@@ -235,6 +267,10 @@ class Model:
     def _check_open(self) -> None:
         if self._closing:
             raise LLMGenError("this model is closed; load it again")
+
+    def _check_different(self, seqs: list[Sequence]) -> None:
+        if len({id(s) for s in seqs}) != len(seqs):
+            raise UsageError("the same sequence was given twice, expected different ones")
 
     def _check_room(self, seq: Sequence, n: int) -> None:
         if seq.layout is not self.layout:
@@ -328,14 +364,17 @@ class _Control:
             self._fields[FIELDS[name]] = array.ctypes.data
         self.address = int(self._fields.ctypes.data)
 
-    def prompt(self, ids: np.ndarray, first: int, cache: int, n_outputs: int) -> None:
-        """Tokens at positions first, first + 1, ... of one sequence; logits for the last n_outputs of them."""
-        n = len(ids)
+    def prompts(self, parts: list[tuple[np.ndarray, int, int, int]]) -> None:
+        """Parts of prompts, one behind the other: ids, position, cache, how many at the end want logits."""
+        n = n_outputs = 0
+        for ids, first, cache, wanted in parts:
+            end = n + len(ids)
+            self._ids[n:end] = ids
+            self._positions[n:end] = np.arange(first, first + len(ids))
+            self._caches[n:end] = cache
+            self._rows[n_outputs : n_outputs + wanted] = np.arange(end - wanted, end)
+            n, n_outputs = end, n_outputs + wanted
         self._set(n, n_outputs)
-        self._ids[:n] = ids
-        self._positions[:n] = np.arange(first, first + n)
-        self._caches[:n] = cache
-        self._rows[:n_outputs] = np.arange(n - n_outputs, n)
 
     def tokens(self, ids: np.ndarray, positions: list[int], caches: list[int]) -> None:
         """One token of each sequence, all of which want logits."""

@@ -83,6 +83,17 @@ class FakeModel:
             rows.append(self.logits(seq.tokens) if logits != "none" else None)
         return {"last": rows[-1], "all": np.array(rows), "none": None}[logits]
 
+    max_together = 64
+
+    def prefill_together(self, prompts):
+        self._work("together", sum(len(ids) for _, ids in prompts))
+        assert 1 <= len(prompts) <= 8
+        for seq, ids in prompts:
+            assert len(ids)
+            assert seq.length + len(ids) <= self.n_ctx
+            seq.tokens += map(int, ids)
+        return np.array([self.logits(seq.tokens) for seq, _ in prompts])
+
     def decode(self, seqs, ids):
         self._work("decode", len(ids))
         assert 1 <= len(ids) <= 8

@@ -82,11 +82,60 @@ def test_prompts_that_begin_alike_are_computed_once():
     requests = [Request(common, GREEDY.with_(temp=1.0, seed=i, max_tokens=5), key=i) for i in range(12)]
     requests += [Request([*common, i, 7], GREEDY.with_(max_tokens=5), key=100 + i) for i in range(4)]
     answers = run(model, requests)
-    prefilled = sum(n for kind, n in model.calls if kind == "prefill")
+    prefilled = sum(n for kind, n in model.calls if kind in ("prefill", "together"))
     assert prefilled == 100 + 11 + 4 * 2
     for request in requests:
         assert answers[request.key].result.token_ids == alone(request).token_ids
     assert answers[5].result.timings.cached_tokens == 99
+
+
+def test_short_prompts_are_computed_in_one_pass():
+    model = FakeModel()
+    requests = [Request(range(i, 2 * i + 1), GREEDY.with_(max_tokens=5), key=i) for i in range(1, 9)]
+    answers = run(model, requests)
+    assert model.calls[0] == ("together", sum(i + 1 for i in range(1, 9)))
+    assert not any(kind == "prefill" for kind, _ in model.calls)
+    for request in requests:
+        assert answers[request.key].result.token_ids == alone(request).token_ids
+        assert answers[request.key].result.timings.prefill_tokens == len(request.prompt_ids)
+
+
+def test_prompts_that_are_long_or_have_a_timeout_are_computed_alone():
+    model = FakeModel()
+    two = GREEDY.with_(max_tokens=2)
+    prompts = [[1], [2, 3], [4] * 3, list(range(60)), [5] * 4, [6] * 5]
+    params = [two, two.with_(max_tokens=0), two.with_(timeout=60), two, two, two]
+    requests = [Request(*pair, key=i) for i, pair in enumerate(zip(prompts, params, strict=True))]
+    answers = run(model, requests)
+    # 60 + 4 tokens fill the pass of the fake model; the first two are not both to be gone on with
+    assert model.calls[:5] == [
+        ("prefill", 1),
+        ("prefill", 2),
+        ("prefill", 3),
+        ("prefill", 60),
+        ("prefill", 4),
+    ]
+    for request in requests:
+        assert answers[request.key].result.token_ids == alone(request).token_ids
+
+
+def test_trouble_with_several_prompts_is_traced_to_its_own():
+    model = FakeModel()
+
+    def broken(prompts):
+        raise LLMGenError("not together")
+
+    def bad(seq, ids, logits="last"):
+        if ids == [3]:
+            raise LLMGenError("not this one")
+        return FakeModel.prefill(model, seq, ids, logits)
+
+    model.prefill_together, model.prefill = broken, bad
+    requests = [Request([i], GREEDY.with_(max_tokens=2), key=i) for i in range(1, 5)]
+    answers = run(model, requests)
+    assert "not this one" in str(answers[3].error)
+    for key in (2, 4):
+        assert answers[key].result.token_ids == alone(requests[key - 1]).token_ids
 
 
 def test_a_bad_request_spoils_only_itself():
@@ -129,7 +178,7 @@ def test_interruption_ends_those_at_work_and_begins_no_other():
     model = FakeModel()
 
     def press():
-        if len(model.calls) == 6:
+        if len(model.calls) == 4:  # the prompts, three passes
             raise KeyboardInterrupt
 
     model.before_call = press

@@ -10,6 +10,7 @@ import pytest
 import variants
 from archs import DENSE, build_arch, build_variant, reference
 from engines import engine, in_chunks, one_by_one
+from llmgen.errors import ContextFullError, UsageError
 from naive import Oracle, logits, nmse
 
 UNEVEN = (1, 5, 16, 3, 17)
@@ -143,6 +144,46 @@ def test_generated_tokens_do_not_depend_on_their_company() -> None:
                 batch = model.decode(together[:count], ids).copy()
                 single = np.concatenate([model.decode([alone[i]], [ids[i]]).copy() for i in range(count)])
                 np.testing.assert_array_equal(batch, single)
+
+
+def test_prompts_do_not_depend_on_their_company() -> None:
+    rng = np.random.default_rng(8)
+    behind = [0, 3, 0, 61, 9, 0, 20, 8]  # tokens that each sequence holds already
+    lengths = [1, 6, 9, 12, 3, 8, 5, 2]
+    for path in bit_variants():
+        with engine(path, n_threads=2) as model:
+            first = [rng.integers(0, 128, n) for n in behind]
+            prompts = [rng.integers(0, 128, n).tolist() for n in lengths]
+
+            def sequences(first=first, model=model):  # type: ignore[no-untyped-def]
+                return [seq_with(model, ids) if len(ids) else model.new_sequence() for ids in first]
+
+            alone = [model.prefill(s, ids) for s, ids in zip(sequences(), prompts, strict=True)]
+            seqs = sequences()
+            together = model.prefill_together(list(zip(seqs, prompts, strict=True)))
+            np.testing.assert_array_equal(together, np.array(alone))
+            assert [seq.length for seq in seqs] == [a + b for a, b in zip(behind, lengths, strict=True)]
+            after = model.decode(seqs, [1] * 8).copy()
+            for i, seq in enumerate(sequences()):
+                model.prefill(seq, prompts[i])
+                np.testing.assert_array_equal(model.decode([seq], [1])[0], after[i])
+
+
+def test_prompts_together_are_checked_first() -> None:
+    with engine(build_arch("llama-dense"), n_ctx=16) as model:
+        seq, other = model.new_sequence(), model.new_sequence()
+        with pytest.raises(UsageError, match="same sequence"):
+            model.prefill_together([(seq, [1]), (seq, [2])])
+        model.prefill_together([(seq, [1] * 2), (other, [1] * 14)])
+        with pytest.raises(ContextFullError):
+            model.prefill_together([(seq, [1] * 2), (other, [1] * 3)])
+        with pytest.raises(UsageError, match="17 tokens in all"):
+            model.prefill_together([(seq, [1] * 8), (other, [1] * 9)])
+        with pytest.raises(UsageError, match="no tokens"):
+            model.prefill_together([(seq, [])])
+        with pytest.raises(UsageError, match="0 prompts"):
+            model.prefill_together([])
+        assert seq.length == 2
 
 
 def seq_with(model, ids):  # type: ignore[no-untyped-def]
