@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any, BinaryIO
 
 from llmgen.cli.output import json_line
 from llmgen.errors import LLMGenError, UsageError
-from llmgen.hub.lock import try_lock
+from llmgen.files import replacing, try_lock
 
 _FORMAT = 1
 
@@ -80,20 +79,10 @@ class Journal:
 
     def finish(self, lines: Iterable[tuple[int, str]]) -> None:
         """Write OUT from the answers to these lines (number, hash), in this order, and remove OUT.part."""
-        handle, temporary = tempfile.mkstemp(dir=self._out.parent, prefix=f".{self._out.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                os.fchmod(handle, 0o666 & ~_umask()) if hasattr(os, "fchmod") else None
-                for number, digest in lines:
-                    if (number, digest) in self:
-                        file.write(json_line(self._answer(self._places[number][0])).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._out)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with replacing(self._out, 0o666) as file:
+            for number, digest in lines:
+                if (number, digest) in self:
+                    file.write(json_line(self._answer(self._places[number][0])).encode() + b"\n")
         self.close()
         self.path.unlink(missing_ok=True)  # somebody else may have removed it
 
@@ -172,9 +161,3 @@ def _records(file: BinaryIO) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
         except ValueError:
             record = None
         yield line, record if isinstance(record, dict) else None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

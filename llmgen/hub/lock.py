@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+
+from llmgen.files import is_at, try_lock
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def folder_lock(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
     while True:
         with path.open("ab") as file:
             state = try_lock(file)
-            if state == "held" and not _is_still_there(file, path):
+            if state == "held" and not is_at(file, path):
                 continue  # its last holder has removed it since it was opened: the next one is another file
             if state != "taken":
                 try:
@@ -36,30 +36,3 @@ def folder_lock(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
             waiting()
             announced = True
         time.sleep(0.2)
-
-
-def _is_still_there(file: IO[bytes], path: Path) -> bool:
-    """Whether ``path`` is the file that was opened."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def try_lock(file: IO[bytes]) -> str:
-    """Try to lock: "held", "taken" by another process, or "unsupported" here."""
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
-
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return "taken"
-    except (OSError, ImportError):
-        return "unsupported"
-    return "held"

@@ -21,10 +21,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import struct
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +32,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from llmgen.errors import LLMGenError
+from llmgen.files import replacing
 from llmgen.gguf import GGUFFile
 from llmgen.kernels.layout import KEY_BLOCK
 from llmgen.model.cache import CacheLayout
@@ -113,10 +114,10 @@ def load(path: Path, model: Model, seq: Cache) -> Stored:
     try:
         with open(path, "rb") as file:
             return _load(path, file, model, seq)
-    except OSError as error:
-        raise LLMGenError(f"cannot read the prompt cache {path}: {error.strerror or error}") from error
-    except BaseException:
+    except BaseException as error:
         seq.clear()
+        if isinstance(error, OSError):
+            raise LLMGenError(f"cannot read the prompt cache {path}: {error.strerror or error}") from error
         raise
 
 
@@ -186,7 +187,7 @@ def _check(path: Path, header: dict[str, Any], model: Model, layout: CacheLayout
         raise _refused(path, "it was made with another model")
     if header["kv_type"] != layout.kv_type:
         raise _refused(
-            path, f"its KV type is {header['kv_type']}, and this run's {layout.kv_type} (--kv-type)"
+            path, f"its KV type is {header['kv_type'][:20]}, and this run's {layout.kv_type} (--kv-type)"
         )
     n, reached = header["n_tokens"], header["reached"]
     if not 1 <= n <= reached <= 1 << 40 or not 0 <= header["n_prompt"] <= n:
@@ -215,9 +216,23 @@ def _damaged(path: Path, reason: str) -> LLMGenError:
 
 def _no_file(path: Path) -> str:
     """Why what is at ``path`` cannot be a prompt cache; empty where it can, or where nothing is."""
-    if path.is_dir():
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return ""
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # endless links, a name that cannot be, a folder that nobody may see
+        return getattr(error, "strerror", None) or str(error)
+    if stat.S_ISDIR(mode):
         return "it is a folder"
-    return "it is a pipe or a device" if path.exists() and not path.is_file() else ""
+    return "" if stat.S_ISREG(mode) else "it is a pipe or a device"
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file to load; an empty one, as mktemp makes, is as good as none."""
+    return not _no_file(path) and os.path.exists(path) and os.path.getsize(path) > 0
 
 
 def check_target(path: Path) -> None:
@@ -226,10 +241,12 @@ def check_target(path: Path) -> None:
     Raises LLMGenError: a folder, a device or a pipe, or a folder that cannot be written.
     """
     reason = _no_file(path)  # a device would be replaced by a file
-    if not reason and not path.parent.is_dir():
-        reason = "there is no such folder"
-    elif not reason and not os.access(path.parent, os.W_OK):
-        reason = "its folder cannot be written"
+    if not reason:
+        folder = path.resolve().parent  # behind links: they stay, and what they lead to is written
+        if not folder.is_dir():
+            reason = "there is no such folder"
+        elif not os.access(folder, os.W_OK):
+            reason = "its folder cannot be written"
     if reason:
         raise LLMGenError(f"cannot write the prompt cache {path}: {reason}; give another name")
 
@@ -237,20 +254,9 @@ def check_target(path: Path) -> None:
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of ``path`` when it is complete; a link stays a link."""
-    temporary = ""
+    check_target(path)
     try:
-        path = path.resolve()
-        check_target(path)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
+        with replacing(path.resolve()) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, (OSError, RuntimeError)):  # the latter: endless links
-            reason = getattr(error, "strerror", None) or error
-            raise LLMGenError(f"cannot write the prompt cache {path}: {reason}") from error
-        raise
+    except OSError as error:
+        raise LLMGenError(f"cannot write the prompt cache {path}: {error.strerror or error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -84,8 +85,35 @@ def test_prompt_cache_files(tmp_path: Path) -> None:
     assert "not a prompt cache" in refused(run(*with_file))
     assert cache.read_text() == "my notes"
     # a place that cannot be written is refused before anything is computed
-    nowhere = run(*STORY, "--temp", "0", "--prompt-cache", str(tmp_path / "no" / "folder"))
-    assert "cannot write" in refused(nowhere)
+    places = [tmp_path / "no" / "folder", tmp_path / ("x" * 300)]
+    if os.name != "nt":
+        for name, leads_to in (("dangling", "no/folder"), ("loop", "loop")):
+            (tmp_path / name).symlink_to(tmp_path / leads_to)
+            places.append(tmp_path / name)
+    for place in places:
+        assert "cannot write" in refused(run(*STORY, "--temp", "0", "--prompt-cache", str(place)))
+
+
+def test_an_empty_file_is_as_good_as_no_prompt_cache(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.touch()
+    runs = [run_json(*STORY, "--temp", "0", "--prompt-cache", str(cache)) for _ in range(2)]
+    assert [found["timings"]["cached_tokens"] > 0 for found in runs] == [False, True]
+
+
+@pytest.mark.skipif(
+    os.name == "nt" or os.geteuid() == 0, reason="needs a folder that this user may not write"
+)
+def test_a_prompt_cache_that_may_only_be_read_serves_its_own_prompt(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    arguments = [*STORY, "--temp", "0", "--prompt-cache", str(cache)]
+    run_json(*arguments)
+    tmp_path.chmod(0o555)
+    try:
+        assert run_json(*arguments)["timings"]["cached_tokens"] > 0
+        assert "cannot be written" in refused(run("Another one", *arguments[1:]))
+    finally:
+        tmp_path.chmod(0o755)
 
 
 def test_verbose_and_options_in_effect(tmp_path: Path) -> None:

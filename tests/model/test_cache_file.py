@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import sys
@@ -111,6 +112,20 @@ def test_damage_is_found_wherever_it_is(tmp_path: Path) -> None:
             load(bad, model, seq)
         load(path, model, seq)
         assert seq.length == 20
+
+
+def test_a_disk_that_fails_leaves_the_sequence_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(io.FileIO):
+        def readinto(self, buffer: object) -> int:
+            raise OSError(5, "Input/output error")
+
+    with engine(build_arch("llama-dense")) as model:
+        stored(model, tmp_path / "cache", IDS[:20])
+        monkeypatch.setattr("llmgen.model.cache_file.open", Failing, raising=False)
+        seq = model.new_sequence()
+        with pytest.raises(LLMGenError, match="Input/output error"):
+            load(tmp_path / "cache", model, seq)
+        assert seq.length == 0
 
 
 HOSTILE = [

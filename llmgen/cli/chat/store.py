@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO
 import platformdirs
 
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.files import replacing
 
 STATE_VARIABLE = "LLMGEN_STATE"
 FORMAT = "llmgen conversation"
@@ -78,16 +78,8 @@ def write_atomically(path: Path, text: str) -> None:
         if target.exists() and not target.is_file():  # a device would be replaced by a file
             what = "a folder" if target.is_dir() else "a pipe or a device"
             raise LLMGenError(f"cannot write {path}: it is {what}; give a file")
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with replacing(target) as file:
+            file.write(text.encode("utf-8", "surrogatepass"))
     except (OSError, ValueError, RuntimeError) as error:  # the others: names that cannot be, endless links
         raise LLMGenError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
 

@@ -168,14 +168,17 @@ def _stream(
     if prompt_cache is None:
         yield llm.stream(ids, sampling)
         return
-    from llmgen.model.cache_file import check_target
+    from llmgen.model.cache_file import check_target, is_there
 
-    check_target(prompt_cache)
+    found = is_there(prompt_cache)
+    if not found:
+        check_target(prompt_cache)
     with llm.session("prompt") as session:
-        if prompt_cache.exists():
+        if found:
             session.load(prompt_cache)
         known = session.tokens
-
+        if known != ids:
+            check_target(prompt_cache)
         failure: LLMGenError | None = None
 
         def save(event: object = None) -> None:

@@ -1,0 +1,107 @@
+"""Files that are written whole or not at all, and locks between processes.
+
+What is written lies beside its place under a hidden name, ``.llmgen-*.tmp``, and moves
+there in one step.  A program that is killed half-way leaves such a file; whoever writes
+into the same folder next removes it.  A lock, which the system frees when its holder
+dies, tells what is left from what is being written.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, BinaryIO
+
+_PREFIX, _SUFFIX = ".llmgen-", ".tmp"
+_MOVES_OPEN_FILES = os.name != "nt"
+
+
+@contextmanager
+def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """A file that takes the place of ``path`` at the end of the block, with ``mode`` less the umask.
+
+    It is on the disk by then.  After an error in the block nothing has changed.  Several
+    processes may write the same path at once: the last one stays.  Raises OSError.
+    """
+    _remove_leftovers(path.parent)
+    file, temporary = _new_file(path.parent)
+    try:
+        with file:
+            yield file
+            file.flush()
+            if hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), mode & ~_umask())
+            os.fsync(file.fileno())
+            if _MOVES_OPEN_FILES:  # its lock holds until it has its name
+                os.replace(temporary, path)
+        if not _MOVES_OPEN_FILES:
+            os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _new_file(folder: Path) -> tuple[BinaryIO, str]:
+    """A new locked file, and its name; the name does not depend on that of the file to be, which may be long."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=folder, prefix=_PREFIX, suffix=_SUFFIX)
+        file = os.fdopen(handle, "wb")
+        # between these two steps it looks like one that was left behind, and may have been removed
+        if try_lock(file) != "taken" and is_at(file, name):
+            return file, name
+        file.close()
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what killed programs left: files that nobody has locked."""
+    for path in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
+        with suppress(OSError), open(path, "rb", opener=_open_own) as file:
+            if try_lock(file) == "held":
+                path.unlink()
+
+
+def _open_own(path: str, flags: int) -> int:
+    """Open a plain file, waiting for no pipe and following no link.  Raises OSError for anything else."""
+    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError("not a plain file")
+    return handle
+
+
+def is_at(file: IO[bytes], path: str | Path) -> bool:
+    """Whether ``path`` is still the file that was opened."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def try_lock(file: IO[bytes]) -> str:
+    """Try to lock: "held", "taken" by another process, or "unsupported" here."""
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        else:
+            import fcntl
+
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return "taken"
+    except (OSError, ImportError):
+        return "unsupported"
+    return "held"
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

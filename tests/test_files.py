@@ -1,0 +1,123 @@
+"""Files that are written whole or not at all: what is left after a kill, and what several writers do to one another."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from llmgen.files import replacing, try_lock
+
+posix = pytest.mark.skipif(os.name == "nt", reason="POSIX locks, modes and signals")
+
+HALF = """
+import sys, time
+from pathlib import Path
+from llmgen.files import replacing
+with replacing(Path(sys.argv[1])) as file:
+    file.write(b"half")
+    file.flush()
+    print("half", flush=True)
+    time.sleep(100)
+"""
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_whole_and_an_error_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with replacing(path) as file:
+        file.write(b"one")
+        assert not path.exists()
+    with pytest.raises(TypeError), replacing(path) as file:
+        file.write("no bytes")  # type: ignore[arg-type]
+    assert path.read_bytes() == b"one"
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / "no" / "file"):
+        pass
+    assert names(tmp_path) == ["file"]
+
+
+@posix
+def test_modes_and_the_longest_names(tmp_path: Path) -> None:
+    longest = tmp_path / ("x" * os.pathconf(tmp_path, "PC_NAME_MAX"))
+    for path, mode in ((longest, 0o600), (tmp_path / "open", 0o666)):
+        with replacing(path, mode):
+            pass
+        mask = os.umask(0)
+        os.umask(mask)
+        assert stat.S_IMODE(path.stat().st_mode) == mode & ~mask
+
+
+@posix
+def test_what_a_killed_program_left_is_removed_and_what_is_being_written_is_not(tmp_path: Path) -> None:
+    writers = [
+        subprocess.Popen([sys.executable, "-c", HALF, str(tmp_path / "file")], stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    try:
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"half\n"
+        assert len(names(tmp_path)) == 2
+        writers[0].kill()
+        writers[0].wait()
+        with replacing(tmp_path / "other"):
+            pass
+        left = names(tmp_path)
+        assert len(left) == 2
+        assert left[1] == "other"
+        assert left[0].startswith(".")
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.communicate()
+    with replacing(tmp_path / "other"):
+        pass
+    assert names(tmp_path) == ["other"]
+
+
+@posix
+def test_only_plain_files_of_that_name_are_leftovers(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".llmgen-pipe.tmp")
+    (tmp_path / "mine").write_bytes(b"mine")
+    (tmp_path / ".llmgen-link.tmp").symlink_to(tmp_path / "mine")
+    (tmp_path / ".llmgen-folder.tmp").mkdir()
+    (tmp_path / ".llmgen-old.tmp").write_bytes(b"half")
+    with replacing(tmp_path / "file"):
+        pass
+    kept = [".llmgen-folder.tmp", ".llmgen-link.tmp", ".llmgen-pipe.tmp", "file", "mine"]
+    assert names(tmp_path) == kept
+
+
+def test_many_writers_leave_one_whole_file(tmp_path: Path) -> None:
+    path, problems = tmp_path / "file", []
+
+    def write(letter: bytes) -> None:
+        try:
+            for _ in range(20):
+                with replacing(path) as file:
+                    file.write(letter * 5000)
+                assert len(set(path.read_bytes())) == 1
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=write, args=(letter,)) for letter in (b"a", b"b", b"c", b"d")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert names(tmp_path) == ["file"]
+
+
+@posix
+def test_a_lock_is_held_once(tmp_path: Path) -> None:
+    with open(tmp_path / "lock", "wb") as one, open(tmp_path / "lock", "wb") as two:
+        assert [try_lock(one), try_lock(two)] == ["held", "taken"]
