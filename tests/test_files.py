@@ -37,7 +37,7 @@ def test_a_file_appears_whole_and_an_error_changes_nothing(tmp_path: Path) -> No
         file.write(b"one")
         assert not path.exists()
     with pytest.raises(TypeError), replacing(path) as file:
-        file.write("no bytes")  # type: ignore[arg-type]
+        file.write("no bytes")  # type: ignore[call-overload]
     assert path.read_bytes() == b"one"
     with pytest.raises(FileNotFoundError), replacing(tmp_path / "no" / "file"):
         pass
