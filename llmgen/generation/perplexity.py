@@ -64,13 +64,24 @@ class Perplexity:
         return None if self.nll_error is None else self.perplexity * self.nll_error
 
 
-def windows(n_tokens: int, n_ctx: int, stride: int | None = None) -> list[Window]:
-    """The windows of a text; ``stride`` None is llama.cpp's chunks.  Raises UsageError where there is none."""
+def check_window(n_ctx: int, stride: int | None = None) -> None:
+    """Raises UsageError where windows of ``n_ctx`` tokens, ``stride`` apart, score no token of any text."""
     if n_ctx < 2:
         raise UsageError(f"a window of {n_ctx} tokens has none to score; use at least 2 (-c)")
+    if stride is None and n_ctx < 3:
+        raise UsageError(f"a chunk of {n_ctx} tokens has none to score; use at least 3 (-c), or --stride")
+    if stride is not None and not 1 <= stride < n_ctx:
+        allowed = "1" if n_ctx == 2 else f"from 1 to {n_ctx - 1}"
+        raise UsageError(f"the stride must be {allowed}, less than the context, not {stride} (--stride)")
+
+
+def windows(n_tokens: int, n_ctx: int, stride: int | None = None) -> list[Window]:
+    """The windows of a text; ``stride`` None is llama.cpp's chunks.  Raises UsageError where there is none."""
+    check_window(n_ctx, stride)
+    if n_tokens < 2:
+        found = "1 token" if n_tokens else "no tokens"
+        raise UsageError(f"the text has {found}, and at least 2 are needed; give a longer text")
     if stride is None:
-        if n_ctx < 3:
-            raise UsageError(f"a chunk of {n_ctx} tokens has none to score; use at least 3 (-c), or --stride")
         if n_tokens < n_ctx:
             raise UsageError(
                 f"the text has {n_tokens} tokens, fewer than one chunk of {n_ctx}; give a longer text, a smaller"
@@ -79,24 +90,18 @@ def windows(n_tokens: int, n_ctx: int, stride: int | None = None) -> list[Window
         # the logits of token j predict token j + 1: with those from n_ctx // 2 on, the next ones are scored
         starts = range(0, n_tokens - n_ctx + 1, n_ctx)
         return [Window(start, start + n_ctx // 2 + 1, start + n_ctx) for start in starts]
-    if not 1 <= stride < n_ctx:
-        raise UsageError(
-            f"the stride must be from 1 to {n_ctx - 1}, less than the context, not {stride} (--stride)"
-        )
-    if n_tokens < 2:
-        raise UsageError(f"the text has {n_tokens} tokens, and at least 2 are needed; give a longer text")
-    found = [Window(0, 1, min(n_ctx, n_tokens))]
-    while found[-1].stop < n_tokens:
-        start = found[-1].start + stride
-        found.append(Window(start, found[-1].stop, min(start + n_ctx, n_tokens)))
-    return found
+    parts = [Window(0, 1, min(n_ctx, n_tokens))]
+    while parts[-1].stop < n_tokens:
+        start = parts[-1].start + stride
+        parts.append(Window(start, parts[-1].stop, min(start + n_ctx, n_tokens)))
+    return parts
 
 
 def measure(
     model: ModelLike, ids: Sequence[int], parts: Sequence[Window], bos_id: int | None = None
 ) -> Iterator[Perplexity]:
     """The figures after each window; ``bos_id`` where every window is to begin with that token."""
-    scores: list[NDArray[np.float64]] = []
+    sums = _Sums()
     seq = model.new_sequence()
     try:
         for number, window in enumerate(parts, 1):
@@ -104,8 +109,8 @@ def measure(
             if bos_id is not None:
                 tokens[0] = bos_id
             seq.clear()
-            scores.append(_window(model, seq, tokens, window.first - window.start))
-            figures = _summary(np.concatenate(scores), number)
+            sums.add(_window(model, seq, tokens, window.first - window.start))
+            figures = Perplexity(sums.n, number, sums.mean, sums.error)
             _log.debug("window %d of %d: perplexity %.4f", number, len(parts), figures.perplexity)
             yield figures
     finally:
@@ -128,8 +133,24 @@ def _window(model: ModelLike, seq: object, tokens: list[int], first: int) -> NDA
     return np.array(nll)
 
 
-def _summary(nll: NDArray[np.float64], n_windows: int) -> Perplexity:
-    n = len(nll)
-    spread = float(nll.var())
-    error = math.sqrt(spread / (n - 1)) if n > 1 else None
-    return Perplexity(n, n_windows, float(nll.mean()), error)
+@dataclass(slots=True)
+class _Sums:
+    """Number, mean and spread of all nll so far.
+
+    Joined as by Chan, Golub and LeVeque (1979), so that a long text costs neither memory nor accuracy.
+    """
+
+    n: int = 0
+    mean: float = 0.0
+    squares: float = 0.0  # sum of (nll - mean)^2
+
+    def add(self, nll: NDArray[np.float64]) -> None:
+        mean, total = float(nll.mean()), self.n + len(nll)
+        shift = mean - self.mean
+        self.squares += float(((nll - mean) ** 2).sum()) + shift * shift * self.n * len(nll) / total
+        self.mean += shift * len(nll) / total
+        self.n = total
+
+    @property
+    def error(self) -> float | None:
+        return math.sqrt(self.squares / self.n / (self.n - 1)) if self.n > 1 else None

@@ -1,9 +1,8 @@
-"""``llmgen run`` with several answers, prompt cache files, a log; errors in the middle; perplexity."""
+"""``llmgen run`` with several answers, prompt cache files, a log; errors in the middle."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -164,23 +163,3 @@ def test_an_error_in_the_middle_keeps_what_there_is(error: str) -> None:
         assert whole.startswith(text.rstrip("\n"))
         [line] = done.stderr.splitlines()
         assert "memory" in line or "No space left" in line
-
-
-def test_perplexity(tmp_path: Path) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("The quick brown fox jumps over the lazy dog. " * 12)
-    done = llmgen("perplexity", str(smollm2()), str(text), "-c", "32", "--json")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["windows"] == told["text_tokens"] // 32
-    assert told["scored_tokens"] == told["windows"] * 15
-    assert told["perplexity"] == pytest.approx(math.exp(told["nll"]))
-    sliding = llmgen("perplexity", str(smollm2()), str(text), "-c", "32", "--stride", "16")
-    assert f"{told['text_tokens'] - 1} scored" in sliding.stdout
-    assert "±" in sliding.stdout
-    assert "greater than or equal to 3" in refused(
-        llmgen("perplexity", str(smollm2()), str(text), "-c", "2"), 2
-    )
-    assert "fewer than one chunk" in refused(llmgen("perplexity", str(smollm2()), str(text)), 2)
-    text.write_bytes(b"\xff\xfe")
-    assert "UTF-8" in refused(llmgen("perplexity", str(smollm2()), str(text)), 2)

@@ -58,7 +58,7 @@ def test_sliding_windows_score_each_token_once(n, n_ctx, stride):
 
 
 def test_what_cannot_be_measured_is_refused():
-    for bad in ((7, 8, None), (1, 8, 2), (10, 8, 8), (10, 1, None), (10, 2, None)):
+    for bad in ((7, 8, None), (1, 8, 2), (0, 8, None), (10, 8, 8), (10, 8, 0), (10, 1, None), (10, 2, None)):
         with pytest.raises(UsageError):
             windows(*bad)
 

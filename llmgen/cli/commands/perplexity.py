@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmgen.cli import exits
 from llmgen.cli.loading import open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import THREADS_VARIABLE, EngineOptions
-from llmgen.cli.output import print_json, visible
+from llmgen.cli.output import note, print_json, visible
 from llmgen.cli.verbose import VerboseOption, log_if
-from llmgen.errors import UsageError
+from llmgen.errors import LLMGenError, UsageError
 
 if TYPE_CHECKING:
     from llmgen import LLM
@@ -32,7 +31,7 @@ def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8; - reads stdin.")],
     n_ctx: Annotated[
         int | None,
-        typer.Option("-c", "--ctx", min=3, help="Tokens of a window.", show_default=f"{_CONTEXT}"),
+        typer.Option("-c", "--ctx", min=2, help="Tokens of a window.", show_default=f"{_CONTEXT}"),
     ] = None,
     stride: Annotated[
         int | None,
@@ -58,21 +57,27 @@ def command(
     Without --stride as llama.cpp's llama-perplexity does it: chunks of -c tokens side by
     side, of which the second half is scored. Ctrl-C prints the figure so far.
     """
+    from llmgen.generation.perplexity import check_window, windows
+
+    size = n_ctx or _CONTEXT
+    check_window(size, stride)
     text = _read(file)
     log_if(verbose)
     path = model_path(model)
-    with open_llm(path, EngineOptions(n_ctx or _CONTEXT, threads, kv_type)) as llm:
+    with open_llm(path, EngineOptions(size, threads, kv_type)) as llm:
         ids = llm.tokenize(text)
-        from llmgen.generation.perplexity import windows
-
-        parts = windows(len(ids), n_ctx or _CONTEXT, stride)[:chunks]
+        parts = windows(len(ids), size, stride)[:chunks]
+        if size > llm.config.context_length:
+            note(f"windows of {size} tokens, and this model was made for {llm.config.context_length}")
         started = time.perf_counter()
-        figures, complete = _measure(llm, ids, parts)
+        figures, trouble = _measure(llm, ids, parts)
     if figures is not None:
-        facts = _facts(figures, n_ctx or _CONTEXT, stride, len(ids), time.perf_counter() - started)
-        _print(facts, json)
-    if not complete:
-        raise typer.Exit(exits.INTERRUPTED)
+        facts = _facts(figures, size, stride, len(ids), time.perf_counter() - started)
+        _print({**facts, "complete": trouble is None}, json)
+    if trouble is not None:
+        kind, done = _kind(stride, len(parts)), 0 if figures is None else figures.n_windows
+        note(f"ended after {done} of {len(parts)} {kind}")
+        raise trouble
 
 
 def _read(file: Path) -> str:
@@ -92,8 +97,8 @@ def _read(file: Path) -> str:
         ) from None
 
 
-def _measure(llm: LLM, ids: list[int], parts: list[Window]) -> tuple[Perplexity | None, bool]:
-    """The last figures, and whether all windows are in them."""
+def _measure(llm: LLM, ids: list[int], parts: list[Window]) -> tuple[Perplexity | None, BaseException | None]:
+    """The last figures, and what ended it early: they are worth as much then."""
     from llmgen.generation.perplexity import measure
 
     tokenizer, figures = llm.tokenizer, None
@@ -102,9 +107,9 @@ def _measure(llm: LLM, ids: list[int], parts: list[Window]) -> tuple[Perplexity 
         try:
             for figures in measure(llm.model, ids, parts, bos):
                 tick(figures)
-        except KeyboardInterrupt:
-            return figures, False
-    return figures, True
+        except (KeyboardInterrupt, LLMGenError, MemoryError) as error:
+            return figures, error
+    return figures, None
 
 
 def _facts(
@@ -129,13 +134,17 @@ def _print(facts: dict[str, Any], json: bool) -> None:
         print_json(facts)
         return
     nll_error, error = facts["nll_error"], facts["perplexity_error"]
-    kind = "chunks" if facts["stride"] is None else "windows"
+    kind = _kind(facts["stride"], facts["windows"])
     print(f"perplexity  {facts['perplexity']:.4f}" + ("" if error is None else f" ± {error:.4f}"))
     print(f"mean nll    {facts['nll']:.5f}" + ("" if nll_error is None else f" ± {nll_error:.5f}"))
     print(
         f"tokens      {facts['scored_tokens']} scored of {facts['text_tokens']},"
         f" {facts['windows']} {kind} of {facts['ctx']}"
     )
+
+
+def _kind(stride: int | None, number: int) -> str:
+    return ("chunk" if stride is None else "window") + ("s" if number != 1 else "")
 
 
 @contextmanager
