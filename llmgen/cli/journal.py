@@ -23,9 +23,10 @@ from typing import Any, BinaryIO
 
 from llmgen.cli.output import json_line
 from llmgen.errors import LLMGenError, UsageError
-from llmgen.files import replacing, try_lock
+from llmgen.files import is_at, replacing, try_lock
 
 _FORMAT = 1
+_BEGINNING = b'{"llmgen_batch"'
 
 
 def line_hash(line: bytes) -> str:
@@ -36,28 +37,60 @@ def line_hash(line: bytes) -> str:
 class Journal:
     """The answers so far: opened anew, or gone on with."""
 
-    def __init__(self, out: Path, depends_on: dict[str, Any], restart: bool = False) -> None:
-        """``restart`` forgets what is there.
+    def __init__(
+        self, out: Path, depends_on: dict[str, Any], restart: bool = False, overwrite: bool = True
+    ) -> None:
+        """``restart`` forgets what is there; without ``overwrite``, OUT must not exist.
 
-        Raises UsageError where OUT.part belongs to other options, OSError where it cannot be written.
+        Raises UsageError where OUT.part is something else, of other options, or in use; OSError
+        where it cannot be written.
         """
-        self.path = out.with_name(out.name + ".part")
+        self.path = part_of(out)
         self._out = out
         self._places: dict[int, tuple[int, str, str]] = {}  # input line -> offset, its hash, how it ended
         self._header = json.loads(json_line({"llmgen_batch": _FORMAT, **depends_on}))
-        self._file: BinaryIO = open(self.path, "a+b")
+        self._file = self._opened()
         try:
-            if try_lock(self._file) == "taken":
-                raise UsageError(
-                    f"another batch is writing {self.path}; wait for it, or give another --output"
-                )
+            if not overwrite:  # once more, under the lock: another run may just have finished
+                refuse_existing(out)
+            self._refuse_others()
             self._end = 0 if restart else self._read()
             self._cut()
             if not self._end:
                 self._append(self._header)
         except BaseException:
-            self._file.close()
+            if not os.fstat(self._file.fileno()).st_size:
+                self._remove()
+            self.close()
             raise
+
+    def _opened(self) -> BinaryIO:
+        """OUT.part, locked."""
+        while True:
+            if self.path.exists() and not self.path.is_file():
+                raise UsageError(
+                    f"{self.path}, where answers are kept until all are there, is not a file; remove it, or give"
+                    " another --output"
+                )
+            file: BinaryIO = open(self.path, "a+b")
+            if (state := try_lock(file)) == "taken":
+                file.close()
+                raise UsageError(
+                    f"another batch is writing {self.path}; wait for it, or give another --output"
+                )
+            if state == "unsupported" or is_at(file, self.path):
+                return file
+            file.close()  # its last holder has removed it since it was opened
+
+    def _refuse_others(self) -> None:
+        """Refuse a file that no batch has written: somebody may need it."""
+        self._file.seek(0)
+        found = self._file.read(len(_BEGINNING))
+        if not _BEGINNING.startswith(found):  # the beginning may be all that a killed run wrote
+            raise UsageError(
+                f"{self.path} is not the journal of a batch, and answers are kept there until all are there;"
+                " move it away, or give another --output"
+            )
 
     def __contains__(self, place: tuple[int, str]) -> bool:
         """Whether an input line (number, hash) has its answer."""
@@ -83,12 +116,20 @@ class Journal:
             for number, digest in lines:
                 if (number, digest) in self:
                     file.write(json_line(self._answer(self._places[number][0])).encode() + b"\n")
-        self.close()
-        self.path.unlink(missing_ok=True)  # somebody else may have removed it
+        self._remove()
 
     def close(self) -> None:
         """Close the file and leave it where it is."""
         self._file.close()
+
+    def _remove(self) -> None:
+        """Remove OUT.part, unless it is not ours any more."""
+        is_ours = is_at(self._file, self.path)
+        if os.name == "nt":  # where an open file cannot be removed; elsewhere the lock holds until it is gone
+            self.close()
+        if is_ours:
+            self.path.unlink(missing_ok=True)
+        self.close()
 
     def _append(self, record: dict[str, Any]) -> None:
         data = json_line(record).encode() + b"\n"
@@ -117,15 +158,16 @@ class Journal:
             ) from None
 
     def _read(self) -> int:
-        """Take note of the answers in the file; returns the end of its last whole line."""
+        """Take note of the answers in the file; returns the end of its last whole line.
+
+        A line that somebody has spoiled costs its own answer only.
+        """
         self._file.seek(0)
         end = 0
         for number, (line, record) in enumerate(_records(self._file)):
             if number == 0:
                 self._check(record)
-            elif record is None or not _is_answer(record):
-                break
-            elif "error" not in record["answer"]:
+            elif record is not None and _is_answer(record) and "error" not in record["answer"]:
                 self._places[record["line"]] = (
                     end,
                     record["hash"],
@@ -140,11 +182,22 @@ class Journal:
         advice = (
             f"finish that batch with its own options, or remove {self.path} (or give --restart) to begin anew"
         )
-        if found is None or "llmgen_batch" not in found:
-            raise UsageError(f"{self.path} is not the journal of a batch; {advice}")
+        if found is None:
+            raise UsageError(f"the first line of {self.path} is damaged; {advice}")
         other = [key for key in {**found, **self._header} if found.get(key) != self._header.get(key)]
         names = ", ".join(key.replace("_", "-") for key in other)
         raise UsageError(f"{self.path} has answers that were made with other values of {names}; {advice}")
+
+
+def part_of(out: Path) -> Path:
+    """Where the answers are until all are there."""
+    return out.with_name(out.name + ".part")
+
+
+def refuse_existing(out: Path) -> None:
+    """Raises UsageError where OUT is there already."""
+    if out.exists():
+        raise UsageError(f"{out} exists; give another name, or --overwrite to replace it")
 
 
 def _is_answer(record: dict[str, Any]) -> bool:
@@ -158,6 +211,6 @@ def _records(file: BinaryIO) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
             return
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
         yield line, record if isinstance(record, dict) else None

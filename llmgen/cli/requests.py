@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 import json
-import shutil
+import os
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,13 +22,15 @@ from llmgen.cli.journal import line_hash
 from llmgen.cli.output import visible
 from llmgen.cli.templates import fitted, stops_of
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.files import is_at
 from llmgen.generation.params import SamplingParams, option_table
 
 if TYPE_CHECKING:
     from llmgen import LLM
     from llmgen.tokenizer import ChatTemplate
 
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 16 << 20
+_MOST_PIPED = 1 << 30
 _DEEPEST = 100  # levels of brackets; no message needs that many
 _OWN_KEYS = ("prompt", "messages", "system", "id")
 
@@ -42,48 +45,87 @@ class Line:
 
 
 class Source:
-    """The input, opened once: a file, or what a pipe (``-`` is stdin) holds, read to its end first."""
+    """The input, opened once: a file as it is now, or what a pipe (``-`` is stdin) holds, read to its end first.
+
+    A line may have up to 16 MB, and a pipe up to 1 GB, so that one without an end fills no disk.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError where it cannot be read."""
-        self.name = "stdin" if str(path) == "-" else str(path)
-        if str(path) == "-":
-            self._file = _kept(sys.stdin.buffer)
+        """Raises OSError where it cannot be read, LLMGenError where a pipe's content cannot be kept."""
+        is_stdin = str(path) == "-"
+        self.name = "stdin" if is_stdin else str(path)
+        self._file: BinaryIO = sys.stdin.buffer if is_stdin else open(path, "rb")
+        self._start, self._size = 0, _plain_size(self._file)
+        if self._size:
+            self._start = self._file.tell()  # stdin may have been read by somebody before
             return
-        self._file = open(path, "rb")
-        if not self._file.seekable():
-            with self._file as pipe:
-                self._file = _kept(pipe)
+        with self._file as pipe:
+            self._file = self._kept(pipe)
+            self._size = self._file.tell()
 
     def lines(self) -> Iterator[Line]:
         """The lines that are not blank; ``number`` counts them all, as an editor does.
 
-        One iteration at a time.
+        What is added to a file after it was opened is left out.  One iteration at a time.
         """
-        self._file.seek(0)
-        number = 0
-        while data := self._file.readline(_MOST_BYTES + 1):
-            if len(data) > _MOST_BYTES:
-                raise UsageError(
-                    f"line {number + 1} of {visible(self.name)} has over {_MOST_BYTES >> 20} MB, more than any"
-                    " context takes; is it one JSON object per line?"
-                )
-            if number == 0:
-                data = data.removeprefix(b"\xef\xbb\xbf")
-            if data.strip():
-                yield Line(number, line_hash(data.strip()), data)
-            number += 1
+        for number, data in enumerate(self._split()):
+            if content := data.strip():
+                yield Line(number, line_hash(content), data)
+
+    def count(self) -> int:
+        """How many lines there are that are not blank."""
+        return sum(1 for data in self._split() if data.strip())
+
+    def is_at(self, path: Path) -> bool:
+        """Whether ``path`` is the file that is read."""
+        return is_at(self._file, path)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
+    def _kept(self, pipe: BinaryIO) -> BinaryIO:
+        """A pipe's content in a file without a name, because it is read more than once."""
+        n_bytes = unfinished = 0
+        try:
+            file: BinaryIO = tempfile.TemporaryFile()
+            while unfinished <= _MOST_BYTES and (
+                block := pipe.read(1 << 20)
+            ):  # a line too long is the end anyway
+                if (n_bytes := n_bytes + len(block)) > _MOST_PIPED:
+                    raise UsageError(
+                        f"{visible(self.name)} has over {_MOST_PIPED >> 20} MB, and a pipe is read to its end before"
+                        " the work begins; write it to a file, which may be longer, and give that"
+                    )
+                end = block.rfind(b"\n") + 1
+                unfinished = len(block) - end + (0 if end else unfinished)
+                file.write(block)
+            file.flush()
+        except OSError as error:
+            raise LLMGenError(
+                f"cannot keep what {visible(self.name)} holds in a temporary file: {error.strerror or error};"
+                " write it to a file and give that, or set TMPDIR"
+            ) from error
+        return file
 
-def _kept(pipe: BinaryIO) -> BinaryIO:
-    """A pipe's content in a file without a name, because it is read more than once."""
-    file = tempfile.TemporaryFile()
-    shutil.copyfileobj(pipe, file)
-    return file
+    def _split(self) -> Iterator[bytes]:
+        """All lines, without byte order marks: files that are put together may have one anywhere."""
+        self._file.seek(self._start)
+        left, number = self._size - self._start, 0
+        while data := self._file.readline(min(_MOST_BYTES + 1, left)):
+            left, number = left - len(data), number + 1
+            if len(data) > _MOST_BYTES:
+                raise UsageError(
+                    f"line {number} of {visible(self.name)} has over {_MOST_BYTES >> 20} MB, more than any"
+                    " context takes; is it one JSON object per line?"
+                )
+            yield data.removeprefix(b"\xef\xbb\xbf")
+
+
+def _plain_size(file: BinaryIO) -> int:
+    """The bytes of a file; 0 for pipes and devices (some of which have no end), and where nobody knows."""
+    found = os.fstat(file.fileno())
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def identity(line: Line) -> dict[str, Any]:
@@ -178,6 +220,10 @@ def _object(line: Line) -> dict[str, Any]:
         return {"prompt": values}
     if not isinstance(values, dict):
         raise UsageError("the line must be a JSON object with prompt or messages, or a text")
+    try:
+        json.dumps(values.get("id"), allow_nan=False)
+    except ValueError:
+        raise UsageError("id has a number that JSON cannot hold, such as NaN; give another") from None
     return values
 
 
@@ -185,7 +231,7 @@ def _loaded(data: bytes, **options: Any) -> Any:
     """What a line says.  Raises ValueError, or UsageError where writing it again would be too deep."""
     too_deep = UsageError(f"the line is nested too deeply; at most {_DEEPEST} levels were expected")
     try:
-        values = json.loads(data, **options)
+        values = json.loads(data.decode("utf-8"), **options)  # of bytes, it would take more than UTF-8
     except RecursionError:
         raise too_deep from None
     level = [values]

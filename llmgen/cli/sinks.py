@@ -8,10 +8,10 @@ from array import array
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from llmgen.cli.journal import Journal
+from llmgen.cli.journal import Journal, part_of, refuse_existing
 from llmgen.cli.output import json_line, print_json, visible
-from llmgen.cli.requests import Line
-from llmgen.errors import UsageError
+from llmgen.cli.requests import Line, Source
+from llmgen.errors import LLMGenError, UsageError
 
 
 class Sink(Protocol):
@@ -87,8 +87,8 @@ class ToStream:
 class ToFile:
     """Keeps answers in a journal until all are there."""
 
-    def __init__(self, output: Path, depends_on: dict[str, Any], restart: bool) -> None:
-        self._journal = Journal(output, depends_on, restart)
+    def __init__(self, output: Path, depends_on: dict[str, Any], restart: bool, overwrite: bool) -> None:
+        self._journal = Journal(output, depends_on, restart, overwrite)
         self._lines: list[tuple[int, str]] = []
 
     def known(self, line: Line) -> str | None:
@@ -111,8 +111,8 @@ class ToFile:
         return f"; what is done is in {visible(self._journal.path)}, and the same command goes on from there"
 
 
-def file_target(output: Path | None, source: Path, restart: bool, overwrite: bool) -> Path | None:
-    """The file to write, behind links; None for a stream.  Raises UsageError where it cannot be meant."""
+def file_target(output: Path | None, source: Source, restart: bool, overwrite: bool) -> Path | None:
+    """The file to write, behind links; None for a stream.  Raises LLMGenError where it cannot be meant or written."""
     is_stream = output is None or str(output) == "-" or (output.exists() and not output.is_file())
     if is_stream and (restart or overwrite):
         raise UsageError("--restart and --overwrite belong to an --output file; add it, or leave them out")
@@ -121,16 +121,27 @@ def file_target(output: Path | None, source: Path, restart: bool, overwrite: boo
     if output is None or is_stream:
         return None
     target = Path(os.path.realpath(output)) if output.is_symlink() else output
-    if target.exists():
-        if str(source) != "-" and source.exists() and os.path.samefile(target, source):
-            raise UsageError(f"{visible(output)} is the input; give another name to --output")
-        if not overwrite:
-            raise UsageError(f"{visible(output)} exists; give another name, or --overwrite to replace it")
+    if target.is_symlink():
+        raise UsageError(f"--output {visible(output)} is a link that leads nowhere; give another name")
+    if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
+        problem = "cannot be written" if target.parent.is_dir() else "does not exist"
+        raise LLMGenError(f"the folder of --output {visible(output)} {problem}; give another name")
+    if source.is_at(target):
+        raise UsageError(f"{visible(output)} is the input; give another name to --output")
+    if source.is_at(part_of(target)):
+        raise UsageError(
+            f"{visible(part_of(target))}, where answers are kept until all are there, is the input; give another"
+            " name to --output"
+        )
+    if not overwrite:
+        refuse_existing(target)
     return target
 
 
-def open_sink(output: Path | None, target: Path | None, depends_on: dict[str, Any], restart: bool) -> Sink:
+def open_sink(
+    output: Path | None, target: Path | None, depends_on: dict[str, Any], restart: bool, overwrite: bool
+) -> Sink:
     """The sink for what :func:`file_target` found."""
     if target is not None:
-        return ToFile(target, depends_on, restart)
+        return ToFile(target, depends_on, restart, overwrite)
     return ToStream(None if output is None or str(output) == "-" else output)

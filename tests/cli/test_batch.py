@@ -54,27 +54,30 @@ def test_a_line_out_for_each_line_in_and_bad_ones_have_an_error(tmp_path: Path) 
         '{"prompt": [' + "9" * 5000 + "]}\n",
         {"prompt": ""},
         {"prompt": "Hello", "temprature": 1},
+        '{"prompt": "Hello", "id": [1e999]}\n',
+        '{"prompt": "Hello", "temp": NaN}\n',
     )
     done = batch(source)
     assert done.returncode == 1
     found = lines(done.stdout)
-    assert [line["line"] for line in found] == [1, 3, 4, 5, 6, 7, 8, 9, *range(10, 19)]
+    assert [line["line"] for line in found] == [1, 3, 4, 5, 6, 7, 8, 9, *range(10, 21)]
     alone = llmgen("run", str(smollm2()), "The capital of France is", *GREEDY)
     assert found[0]["text"] + "\n" == alone.stdout
     assert (found[1]["id"], found[1]["completion_tokens"]) == ("ids", 3)
     assert found[1]["token_ids"] == found[0]["token_ids"][:3]
     errors = {line["line"]: line["error"] for line in found if "error" in line}
-    assert set(errors) == {4, 5, 6, 8, 9, *range(10, 19)}
+    assert set(errors) == {4, 5, 6, 8, 9, *range(10, 21)}
     assert "did you mean temp" in errors[5]
     assert "did you mean" in errors[18]
     assert all("twice" in errors[number] for number in (10, 11))
     assert "nested too deeply" in errors[12]
     assert "tokens go from 0 to" in errors[15]
     assert "context" in errors[6]
+    assert "cannot hold" in errors[19]
     assert found[4]["id"] == 5
     told = done.stderr.splitlines()
     assert len(told) == len(errors) + 1
-    assert "17 answers (14 failed)" in told[-1]
+    assert "19 answers (16 failed)" in told[-1]
 
 
 def test_an_interrupted_batch_goes_on_without_loss_or_repetition(tmp_path: Path) -> None:
@@ -126,6 +129,13 @@ def test_usage_and_files(tmp_path: Path) -> None:
     assert lines(slow.stdout)[0]["finish_reason"] == "timeout"
     assert "is a folder" in refused(batch(source, "-o", str(tmp_path)), 2)
     assert "is the input" in refused(batch(source, "-o", str(source), "--overwrite"), 2)
+    part = write(tmp_path / "in.part", '"a"\n')
+    for options in ([], ["--restart"]):
+        assert "is the input" in refused(batch(part, "-o", str(tmp_path / "in"), *options), 2)
+    assert part.read_text() == '"a"\n'
+    if os.name != "nt":
+        (tmp_path / "loop").symlink_to(tmp_path / "loop")
+        assert "leads nowhere" in refused(batch(source, "-o", str(tmp_path / "loop")), 2)
     assert "--raw leaves out" in refused(batch(source, "--template", "plain"), 2)
 
 
@@ -141,6 +151,32 @@ def test_stdin_pipes_and_devices(tmp_path: Path) -> None:
     assert refused(batch(source, "-o", os.devnull, "--overwrite"), 2)
     nothing = llmgen("batch", str(smollm2()), "-", *GREEDY)
     assert (nothing.returncode, nothing.stdout) == (0, "")
+
+
+def test_text_that_is_not_utf_8_is_a_bad_line(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(
+        b'{"prompt": "\xff"}\n{"prompt": "\xed\xa0\x80"}\n' + '"a"'.encode("utf-16-le") + b"\n"
+    )
+    found = lines(batch(source).stdout)
+    assert ["error" in line for line in found] == [True] * 3
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_is_heard_among_bad_lines(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", "{bad\n" * 300_000)
+    child = subprocess.Popen(
+        [*PROGRAM, "batch", str(smollm2()), str(source), "-o", str(tmp_path / "out.jsonl"), *GREEDY],
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    assert child.stderr is not None
+    assert "not JSON" in child.stderr.readline()
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=120)
+    assert child.returncode == 130
+    assert "of 300000 answers" in errors.splitlines()[-1]
 
 
 def test_a_template_of_the_users_and_a_system_message_that_it_refuses(tmp_path: Path) -> None:

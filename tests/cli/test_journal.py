@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import threading
+from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from llmgen.cli import requests
 from llmgen.cli.journal import Journal, line_hash
 from llmgen.cli.requests import Line, Source, identity
 from llmgen.errors import LLMGenError, UsageError
@@ -68,11 +73,39 @@ def test_other_options_and_other_files_are_refused(tmp_path: Path) -> None:
     Journal(tmp_path / "out", OPTIONS).close()
     with pytest.raises(UsageError, match=r"other values of temp.*--restart"):
         Journal(tmp_path / "out", {**OPTIONS, "temp": 1.0})
-    for text in ("hello\n", '{"a": 1}\n', "[]\n"):
+    for text in ("hello\n", "my novel, of one line", '{"a": 1}\n', "[]\n"):
         (tmp_path / "out.part").write_text(text)
-        with pytest.raises(UsageError, match="not the journal"):
-            Journal(tmp_path / "out", OPTIONS)
+        for restart in (False, True):
+            with pytest.raises(UsageError, match="not the journal"):
+                Journal(tmp_path / "out", OPTIONS, restart)
         assert (tmp_path / "out.part").read_text() == text
+    (tmp_path / "out.part").unlink()
+    (tmp_path / "out.part").mkdir()
+    with pytest.raises(UsageError, match="is not a file"):
+        Journal(tmp_path / "out", OPTIONS)
+
+
+def test_a_line_that_was_spoiled_by_hand_costs_its_own_answer(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "out", OPTIONS)
+    for number in range(4):
+        journal.add(number, "h", {"n": number})
+    journal.close()
+    whole = journal.path.read_text().splitlines()
+    whole[2:4] = ['{"line": 1, "hash"', "[" * 100_000]
+    journal.path.write_text("\r\n".join(whole) + "\r\n")
+    journal = Journal(tmp_path / "out", OPTIONS)
+    assert [(number, "h") in journal for number in range(4)] == [True, False, False, True]
+    for number in (1, 2):
+        journal.add(number, "h", {"n": number})
+    journal.finish([(number, "h") for number in range(4)])
+    assert lines(tmp_path / "out") == [{"n": number} for number in range(4)]
+
+
+def test_an_output_that_came_to_be_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("another run's")
+    with pytest.raises(UsageError, match="exists"):
+        Journal(tmp_path / "out", OPTIONS, overwrite=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_half_written_line_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +169,71 @@ def test_two_runs_cannot_write_the_same_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="another batch"):
         Journal(tmp_path / "out", OPTIONS)
     journal.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an open file cannot be removed")
+def test_a_journal_is_locked_until_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, seen = Journal(tmp_path / "out", OPTIONS), []
+
+    def watched(path: Path, missing_ok: bool = False) -> None:
+        with pytest.raises(UsageError, match="another batch"):
+            Journal(tmp_path / "out", OPTIONS)
+        seen.append(path)
+        os.unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", watched)
+    journal.finish([])
+    assert seen == [journal.path]
+
+
+def test_an_input_may_grow_while_it_is_read_and_begin_in_the_middle(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'"a"\n"b"\n')
+    with closing(Source(path)) as source:
+        with path.open("ab") as file:
+            file.write(b'"c"\n')
+        assert source.count() == 2
+        assert [line.data for line in source.lines()] == [b'"a"\n', b'"b"\n']
+        assert source.is_at(path)
+        assert not source.is_at(tmp_path / "absent")
+
+
+def test_a_line_or_a_pipe_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(requests, "_MOST_PIPED", 3 << 20)
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'"a"\n' + b"y" * (1 << 21))
+    with closing(Source(path)) as source, pytest.raises(UsageError, match="line 2 of .* over 1 MB"):
+        source.count()
+    if os.name == "nt":
+        return
+    for endless, found in (
+        (b"y" * 5000, "line 1 of stdin has over 1 MB"),
+        (b"y\n" * 5000, "stdin has over 3 MB"),
+    ):
+        out, into = os.pipe()
+        writer = threading.Thread(target=write_until_closed, args=(into, endless))
+        writer.start()
+        with os.fdopen(out, "rb") as pipe:
+            monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=pipe))
+            with pytest.raises(UsageError, match=found), closing(Source(Path("-"))) as source:
+                source.count()
+        writer.join()
+
+
+def write_until_closed(handle: int, data: bytes) -> None:
+    with suppress(BrokenPipeError):
+        while True:
+            os.write(handle, data)
+
+
+def test_what_a_pipe_holds_must_be_kept_somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(LLMGenError, match=r"cannot keep .* No space left"):
+        Source(Path(os.devnull))
 
 
 def test_input_lines_keep_their_numbers(tmp_path: Path) -> None:

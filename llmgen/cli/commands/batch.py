@@ -82,9 +82,9 @@ def command(
     for flag, value in (("--system", system), ("--template", template)):
         if raw and value is not None:
             raise UsageError(f"{flag} needs the chat template that --raw leaves out; give one of them")
-    target = file_target(output, source, restart, overwrite)
     with closing(Source(source)) as lines:
-        total = sum(1 for _ in lines.lines())  # before the model is loaded, which takes longer
+        target = file_target(output, lines, restart, overwrite)
+        total = lines.count()  # before the model is loaded, which takes longer
         log_if(verbose)
         path = model_path(model)
         chat = None if raw else find_template(path, template)
@@ -103,7 +103,10 @@ def command(
                 **asdict(sampling),
             }
             reader = Reader(llm, sampling, chat, raw, system)
-            with closing(open_sink(output, target, depends_on, restart)) as sink, _progress(total) as tick:
+            with (
+                closing(open_sink(output, target, depends_on, restart, overwrite)) as sink,
+                _progress(total) as tick,
+            ):
                 code = _Run(llm, reader, sink, tick).run(lines, slots, total)
     if code != exits.DONE:
         raise typer.Exit(code)
@@ -127,31 +130,36 @@ class _Run:
 
     def run(self, source: Source, slots: int, total: int) -> int:
         """Answer what has no answer yet; returns the exit code."""
+        is_done = False
         try:
             with _ctrl_c() as cancel:
-                requests = self._requests(source)
+                requests = self._requests(source, cancel)
                 for answer in self.llm.batch(requests, slots=slots, cancel=cancel, on_event=self._on_event):
                     self._take(answer)
+            if self.exhausted and not self.unanswered:
+                self.sink.finish()
+                is_done = True
         except KeyboardInterrupt:
-            self.exhausted = False
+            pass
         except (OSError, MemoryError, LLMGenError):
             if advice := self.sink.advice():
                 note(f"ended after {self.answers} of {total} answers{advice}")
             raise
-        if self.unanswered or not self.exhausted:
+        if not is_done:
             note(f"interrupted after {self.answers} of {total} answers{self.sink.advice()}")
             return exits.INTERRUPTED
-        self.sink.finish()
         self._note()
         if self.failed:
             return exits.FAILED
         return exits.TIMEOUT if self.timeouts else exits.DONE
 
-    def _requests(self, source: Source) -> Iterator[Request]:
+    def _requests(self, source: Source, cancel: threading.Event) -> Iterator[Request]:
         """The requests of the lines that are to be done; bad lines are answered at once."""
         from llmgen.generation import Request
 
         for line in source.lines():
+            if cancel.is_set():  # there may be many lines without a request
+                return
             self.unanswered += 1
             ending = self.sink.known(line)
             if ending is not None:
@@ -201,7 +209,8 @@ class _Run:
         seconds = time.perf_counter() - self.started
         failed = f" ({self.failed} failed)" if self.failed else ""
         rate = self.tokens / max(seconds, 1e-9)
-        note(f"{self.answers} answers{failed}, {self.tokens} tokens in {seconds:.1f} s, {rate:.1f} tokens/s")
+        answers = f"{self.answers} answer" + ("s" if self.answers != 1 else "")
+        note(f"{answers}{failed}, {self.tokens} tokens in {seconds:.1f} s, {rate:.1f} tokens/s")
 
 
 @contextmanager
