@@ -243,19 +243,24 @@ class Batch:
         slots = [slot for slot in active if slot.open]
         if not slots:
             return
+        events: list[tuple[_Slot, GenerationEvent | None]] = []
+        try:
+            self._calls.call(self._advance, slots, events)
+        finally:
+            for slot, event in events:
+                self._report(slot, event)
+
+    def _advance(self, slots: list[_Slot], events: list[tuple[_Slot, GenerationEvent | None]]) -> None:
+        """Every slot's next token, and its event; in this model's turn, so that the logits need no copy."""
         started = time.perf_counter()
-        rows = self._calls.call(self._decode_copy, slots)
+        for slot in slots:
+            slot.cache.tokens.append(slot.token)
+        rows = self._model.decode([slot.cache.seq for slot in slots], [slot.token for slot in slots])
         elapsed = time.perf_counter() - started
         for slot, row in zip(slots, rows, strict=True):
             slot.writer.count_decode(elapsed)
             with slot.own_trouble():
-                self._report(slot, slot.step(row))
-
-    def _decode_copy(self, slots: list[_Slot]) -> NDArray[np.float32]:
-        """The next logits of every slot: float32 [n_slots, n_vocab]."""
-        for slot in slots:
-            slot.cache.tokens.append(slot.token)
-        return self._model.decode([slot.cache.seq for slot in slots], [slot.token for slot in slots]).copy()
+                events.append((slot, slot.step(row)))
 
     def _collect(self, active: list[_Slot], interrupted: Ending | None) -> Iterator[Answer]:
         """Take out the slots that are done, or all of them after an interruption."""

@@ -48,6 +48,17 @@ def first_block(position, window):  # type: ignore[no-untyped-def]
     return max(0, position + 1 - window) // KEY_BLOCK
 
 
+UNIT = 8
+"""What a block costs beside its keys, in keys."""
+
+
+@inline
+def head_work(position, window):  # type: ignore[no-untyped-def]
+    """Keys that a token's kv head reads, and what their blocks cost beside."""
+    first = first_block(position, window)
+    return position + 1 - first * KEY_BLOCK + UNIT * (position // KEY_BLOCK + 1 - first)
+
+
 @inline
 def same_cache(run, first, last):  # type: ignore[no-untyped-def]
     """How many of the run's tokens from ``first`` on, before ``last``, are of one sequence."""
@@ -60,49 +71,89 @@ def same_cache(run, first, last):  # type: ignore[no-untyped-def]
 
 def _make(size: int) -> tuple[Any, Any]:
     """The steps for generated and for prompt tokens, with a cache of values of ``size`` bytes."""
-    over_block = over_block_of(size)
 
     @inline
-    def attend(args, base, h, block, low, high, n, q, scores, state):  # type: ignore[no-untyped-def]
-        """n rows at positions low..high over a key block of kv head h; base: the sequence's cache."""
-        head_dim = arg(args, at.head_dim)
-        window = arg(args, at.window)
+    def keys_values(args, base, h, block):  # type: ignore[no-untyped-def]
+        """Where the keys and the values of a block of kv head h lie; base: the sequence's cache."""
         blocks = arg(args, at.blocks)
-        start = block * KEY_BLOCK
+        head_dim = arg(args, at.head_dim)
         slot = (h * blocks + block % blocks) * KEY_BLOCK
-        k = base + arg(args, at.k_at) + slot * head_dim * size
-        v = base + arg(args, at.v_at) + slot * width_of(head_dim) * size
-        first_key = max(0, low + 1 - window - start)
-        n_keys = min(high + 1 - start, KEY_BLOCK)
-        cap = np.float32(arg_f64(args, at.cap))
-        over_block(n, q, k, v, scores, state, start, first_key, n_keys, head_dim, window, cap)
+        keys = base + arg(args, at.k_at) + slot * head_dim * size
+        return keys, base + arg(args, at.v_at) + slot * width_of(head_dim) * size
+
+    @inline
+    def following(args, t, h, block, first, last):  # type: ignore[no-untyped-def]
+        """The keys and values read after a block of token t, which sees first..last; behind the last, these again."""
+        run = arg(args, at.run)
+        base = load_i64(run_field(run, RUN_CACHES) + 8 * t)
+        if block < last:
+            block += 1
+        elif h + 1 < arg(args, at.n_kv):
+            h += 1
+            block = first
+        elif t + 1 < run_field(run, RUN_TOKENS):
+            base = load_i64(run_field(run, RUN_CACHES) + 8 * (t + 1))
+            h = 0
+            block = first_block(load_i64(run_field(run, RUN_POSITIONS) + 8 * (t + 1)), arg(args, at.window))
+        return keys_values(args, base, h, block)
+
+    def over(asks: bool) -> Any:
+        over_block = over_block_of(size, asks)
+
+        @inline
+        def attend(args, where, block, low, high, n, q, scores, state):  # type: ignore[no-untyped-def]
+            """n rows at positions low..high over a block of keys; where: see ``over_block``."""
+            head_dim = arg(args, at.head_dim)
+            window = arg(args, at.window)
+            start = block * KEY_BLOCK
+            first_key = max(0, low + 1 - window - start)
+            n_keys = min(high + 1 - start, KEY_BLOCK)
+            cap = np.float32(arg_f64(args, at.cap))
+            over_block(n, q, where, scores, state, start, first_key, n_keys, head_dim, window, cap)
+
+        return attend
+
+    attend_asking, attend_only = over(True), over(False)
 
     def attend_blocks(args: int, thread: int, n_threads: int) -> None:
         """Generated tokens: every (token, kv head, key block) is a unit of work; its row states go to out.
 
-        out: row states [token][kv head][block][group], block 0 the first that the token sees.
+        out: row states [token][kv head][block][group], block 0 the first that the token sees.  A thread takes
+        units that follow each other, about as many keys as the others.
         """
         run = arg(args, at.run)
         group = arg(args, at.group)
         head_dim = arg(args, at.head_dim)
+        n_kv = arg(args, at.n_kv)
+        window = arg(args, at.window)
         state_bytes = state_size(head_dim)
         out_stride = arg(args, at.out_stride)
-        head_stride = out_stride // arg(args, at.n_kv)
-        unit = 0
-        for t in range(run_field(run, RUN_TOKENS)):
+        head_stride = out_stride // n_kv
+        n_tokens = run_field(run, RUN_TOKENS)
+        work = 0
+        for t in range(n_tokens):
+            work += n_kv * head_work(load_i64(run_field(run, RUN_POSITIONS) + 8 * t), window)
+        begin, end = share(work, thread, n_threads)
+        done = 0
+        for t in range(n_tokens):
             position = load_i64(run_field(run, RUN_POSITIONS) + 8 * t)
             base = load_i64(run_field(run, RUN_CACHES) + 8 * t)
-            first = first_block(position, arg(args, at.window))
-            for h in range(arg(args, at.n_kv)):
+            first, last = first_block(position, window), position // KEY_BLOCK
+            for h in range(n_kv):
                 q = arg(args, at.q) + t * arg(args, at.q_stride) + 4 * h * group * head_dim
                 states = arg(args, at.out) + t * out_stride + h * head_stride
-                for block in range(first, position // KEY_BLOCK + 1):
-                    unit += 1
-                    if unit % n_threads != thread:
+                for block in range(first, last + 1):
+                    here = done
+                    done += min(position + 1 - block * KEY_BLOCK, KEY_BLOCK) + UNIT
+                    if here < begin or here >= end:
                         continue
+                    k, v = keys_values(args, base, h, block)
+                    k_next, v_next = following(args, t, h, block, first, last)
+                    where = (k, v, k_next, v_next)
                     state = states + (block - first) * group * state_bytes
                     clear_rows(state, group, position, head_dim)
-                    attend(args, base, h, block, position, position, group, q, arg(args, at.scratch), state)
+                    scores = arg(args, at.scratch)
+                    attend_asking(args, where, block, position, position, group, q, scores, state)
 
     def attend_tiles(args: int, thread: int, n_threads: int) -> None:
         """Prompt tokens: a unit of work is a tile of eight tokens times one kv head, over all its blocks.
@@ -134,7 +185,9 @@ def _make(size: int) -> tuple[Any, Any]:
                         copy_floats(q, queries + 4 * t * group * head_dim, group * head_dim)
                         clear_rows(state + t * group * state_bytes, group, low + t, head_dim)
                     for block in range(first_block(low, arg(args, at.window)), high // KEY_BLOCK + 1):
-                        attend(args, base, h, block, low, high, count * group, queries, scores, state)
+                        k, v = keys_values(args, base, h, block)
+                        where = (k, v, k, v)
+                        attend_only(args, where, block, low, high, count * group, queries, scores, state)
                     for t in range(count):
                         out = (
                             arg(args, at.out) + (t0 + t) * arg(args, at.out_stride) + 4 * h * group * head_dim

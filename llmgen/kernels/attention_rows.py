@@ -41,6 +41,7 @@ from llmgen.kernels.simd import (
     max_f32x16,
     maximum,
     pointer,
+    prefetch_far,
     splat,
     splat_value,
     store_f32,
@@ -188,11 +189,19 @@ def scale_change(before, m):  # type: ignore[no-untyped-def]
     return first_lane(exp(splat(before - m)))
 
 
-def _pass(rows: int, groups: int, vectors: int, size: int) -> Any:
-    """Attention of ``rows`` rows over one block, ``groups`` key groups and ``vectors`` value vectors at a time."""
+def _pass(rows: int, groups: int, vectors: int, size: int, asks: bool) -> Any:
+    """Attention of ``rows`` rows over one block, ``groups`` key groups and ``vectors`` value vectors at a time.
+
+    asks: whether it asks for the next block's keys and values while it reads those of this one.
+    """
     zero_scores, score_step = zeros(rows * groups), outer_step(rows, groups, size)
     zero_values, value_step = zeros(rows * vectors), outer_step(rows, vectors, size)
     zero_last, last_step = zeros(rows), outer_step(rows, 1, size)
+
+    @inline
+    def ask(p, n, stride):  # type: ignore[no-untyped-def]
+        for i in range(n):
+            prefetch_far(p + i * stride)
 
     @inline
     def store_scores(acc, s, g):  # type: ignore[no-untyped-def]
@@ -210,14 +219,17 @@ def _pass(rows: int, groups: int, vectors: int, size: int) -> Any:
             i += 1
 
     @inline
-    def attend(q, k, v, s, state, state_bytes, start, first_key, n_keys, head_dim, width, window, cap):  # type: ignore[no-untyped-def]
+    def attend(q, where, s, state, state_bytes, start, first_key, n_keys, head_dim, width, window, cap):  # type: ignore[no-untyped-def]
         """``rows`` rows over a block; the arguments of ``over_block``, and state_bytes apart their states."""
+        k, v, k_next, v_next = where
         n_groups = ((n_keys + KEY_GROUP - 1) // KEY_GROUP + groups - 1) // groups * groups
         group_bytes = head_dim * KEY_GROUP * size
         for g in range(0, n_groups, groups):
             acc = zero_scores()
             p = k + g * group_bytes
             for d in range(head_dim):
+                if asks:
+                    ask(p + d * KEY_GROUP * size + k_next - k, groups, group_bytes)
                 acc = score_step(acc, q + 4 * d, 4 * head_dim, p + d * KEY_GROUP * size, group_bytes)
             store_scores(acc, s, g)
         for r in range(rows):
@@ -226,6 +238,8 @@ def _pass(rows: int, groups: int, vectors: int, size: int) -> Any:
         while i + vectors * 16 <= width:
             values = zero_values()
             for j in range(first_key, n_keys):
+                if asks:
+                    prefetch_far(v_next + (j * width + i) * size)
                 values = value_step(values, s + 4 * j, KEY_BLOCK * 4, v + (j * width + i) * size, 16 * size)
             add_values(values, state + ROW_STATE + 4 * i, state_bytes, vectors)
             i += vectors * 16
@@ -239,36 +253,37 @@ def _pass(rows: int, groups: int, vectors: int, size: int) -> Any:
     return attend
 
 
-def over_block_of(size: int) -> Any:
-    """``over_block`` for a cache with values of ``size`` bytes."""
-    full = _pass(ROWS, 1, 1, size)
-    three = _pass(3, 2, 2, size)
-    two = _pass(2, 2, 2, size)
-    single = _pass(1, 4, 4, size)
+def over_block_of(size: int, asks: bool) -> Any:
+    """``over_block`` for a cache with values of ``size`` bytes; asks: see ``_pass``."""
+    full = _pass(ROWS, 1, 1, size, asks)
+    three = _pass(3, 2, 2, size, asks)
+    two = _pass(2, 2, 2, size, asks)
+    single = _pass(1, 4, 4, size, asks)
 
     @inline
-    def over_block(n, q, k, v, s, state, start, first_key, n_keys, head_dim, window, cap):  # type: ignore[no-untyped-def]
+    def over_block(n, q, where, s, state, start, first_key, n_keys, head_dim, window, cap):  # type: ignore[no-untyped-def]
         """n rows over one block, in as few passes as possible.
 
-        q: f32 [n][head_dim]; k: [key groups][head_dim][KEY_GROUP]; v: [KEY_BLOCK][width]; s: scores of ROWS rows;
-        state: n row states.  The block begins at position ``start``; keys from n_keys on are seen
-        by no row, nor those before first_key.
+        q: f32 [n][head_dim]; s: scores of ROWS rows; state: n row states.  The block begins at position ``start``;
+        keys from n_keys on are seen by no row, nor those before first_key.
+        where: the block's keys [key groups][head_dim][KEY_GROUP], its values [KEY_BLOCK][width], and
+        both of the block that is read after it.
         """
         width, state_bytes = width_of(head_dim), state_size(head_dim)
         r = 0
         while r < n:
             qr, st = q + 4 * r * head_dim, state + r * state_bytes
             if n - r >= ROWS:
-                full(qr, k, v, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
+                full(qr, where, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
                 r += ROWS
             elif n - r >= 3:
-                three(qr, k, v, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
+                three(qr, where, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
                 r += 3
             elif n - r == 2:
-                two(qr, k, v, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
+                two(qr, where, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
                 r += 2
             else:
-                single(qr, k, v, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
+                single(qr, where, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
                 r += 1
 
     return over_block

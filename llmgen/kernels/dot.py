@@ -8,7 +8,8 @@ products in groups of four neighbours into 32-bit lanes:
 Activations are signed and lie in [-127, 127].  Weights are unsigned and small
 (4, 5 or 6 bits) or signed 8 bits.  The levels differ in the instruction only:
 
-- avx512vnni, avxvnni: ``vpdpbusd`` does it in one step, unsigned times signed.
+- avx512vnni, avxvnni: ``vpdpbusd`` does it in one step, unsigned times signed (``vpdpwssd``
+  for 16 bits).
 - avx2: ``vpmaddubsw`` adds pairs into 16 bits, which saturate: 4-bit weights leave
   room for 8 such sums (8 * 2 * 15 * 127 = 30480), 5-bit for 4 (31496), 6-bit for
   2 (32004); signed 8-bit weights give one (|w| times the activation with w's sign:
@@ -150,14 +151,22 @@ def emit_sum(b: Any, pairs: list[tuple[Any, Any]], bits: int) -> Any:
     return acc
 
 
-def emit_short_pairs(b: Any, w: Any, x: Any) -> Any:
-    """i16 [n] * i16 [n] -> i32 [n/2], neighbours added."""
-    n = w.type.count
-    if LEVEL == "generic":
-        wide = b.mul(b.sext(w, _vector(32, n)), b.sext(x, _vector(32, n)))
-        return b.add(permute(b, wide, range(0, n, 2)), permute(b, wide, range(1, n, 2)))
-    name = "llvm.x86.avx512.pmaddw.d.512" if n == 32 else "llvm.x86.avx2.pmadd.wd"
-    return call_intrinsic(b, name, _vector(32, n // 2), [w, x])
+def emit_short_sum(b: Any, pairs: list[tuple[Any, Any]]) -> Any:
+    """i32 [n/2]: neighbours' products of (i16 [n], i16 [n]), added, and all pairs of registers added."""
+    n = pairs[0][0].type.count
+    out = _vector(32, n // 2)
+    acc = _constant(32, n // 2, 0) if NATIVE else None
+    for w, x in pairs:
+        if NATIVE:
+            acc = call_intrinsic(b, f"llvm.x86.avx512.vpdpwssd.{n * 16}", out, [acc, w, x])
+            continue
+        if LEVEL == "avx2":
+            products = call_intrinsic(b, "llvm.x86.avx2.pmadd.wd", out, [w, x])
+        else:
+            wide = b.mul(b.sext(w, _vector(32, n)), b.sext(x, _vector(32, n)))
+            products = b.add(permute(b, wide, range(0, n, 2)), permute(b, wide, range(1, n, 2)))
+        acc = b.add(acc, products) if acc else products
+    return acc
 
 
 # ---- a panel: 16 rows times TOKENS tokens ----------------------------------------------

@@ -31,7 +31,8 @@ class Lanes:
     x_bytes: int  # of the activation record per block
     load: Any  # (p, stride) -> the block at p and those a row further each, as they are
     unpack: Any  # (loaded) -> u: their scales and weights
-    fold: Any  # (u, x, sums) -> sums: add the products with the 32 activations at x, a lane for each row
+    dots: Any  # (u, x) -> the products with the 32 activations at x as integers, a lane for each row
+    scale: Any  # (u, x, dots, sums) -> sums: add them at their scale, and the offsets
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Blocks of 32 weights, one block of each of ROWS rows at a time: a row's sum lives in one lane.
 
-    sum[row] += d[row] * dot(weights[row], q) * dx  (+ m[row] * e)
+    sum[row] += d[row] * dx * dot(weights[row], q)  (+ m[row] * e)
 
 with one instruction for all rows, block after block.  Nothing has to be added up across
 lanes, any number of blocks goes, and the arithmetic of a row is that of the panel kernel.
@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from llmgen.kernels.dot import WIDTH, emit_short_pairs, emit_sum
+from llmgen.kernels.dot import WIDTH, emit_short_sum, emit_sum
 from llmgen.kernels.layout import RECORDS
 from llmgen.kernels.quants.block import Lanes
 from llmgen.kernels.simd import (
@@ -130,17 +130,26 @@ def lanes(
         return kind(registers), generate
 
     @intrinsic
-    def fold(typing_context: Any, u: Any, x: Any, sums: Any) -> Any:
+    def dots(typing_context: Any, u: Any, x: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            packed, x, sums = args
-            d, *rest = (b.extract_value(packed, i) for i in range(len(kind)))
-            dots = _wide_dots(b, rest, x) if wide else _dots(b, rest[has_offset:], x, bits)
-            sums = _fma(b, b.fmul(b.sitofp(dots, f32_rows.llvm), d), _scalar(b, x, d_at), sums)
-            return _fma(b, rest[0], _scalar(b, x, d_at + 4), sums) if has_offset else sums
+            packed, x = args
+            rest = [b.extract_value(packed, i) for i in range(1 + has_offset, len(kind))]
+            return _wide_dots(b, rest, x) if wide else _dots(b, rest, x, bits)
 
-        return f32_rows(kind, types.intp, f32_rows), generate
+        return i32_rows(kind, types.intp), generate
 
-    return Lanes(x_bytes, load, unpack, fold)
+    @intrinsic
+    def scale(typing_context: Any, u: Any, x: Any, dots: Any, sums: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            packed, x, dots, sums = args
+            # the two scales meet while the dots, which take longest, are not there yet
+            factor = b.fmul(b.extract_value(packed, 0), _scalar(b, x, d_at))
+            sums = _fma(b, b.sitofp(dots, f32_rows.llvm), factor, sums)
+            return _fma(b, b.extract_value(packed, 1), _scalar(b, x, d_at + 4), sums) if has_offset else sums
+
+        return f32_rows(kind, types.intp, i32_rows, f32_rows), generate
+
+    return Lanes(x_bytes, load, unpack, dots, scale)
 
 
 def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
@@ -254,13 +263,11 @@ def _dots(b: Any, w: Sequence[Any], x: Any, bits: int) -> Any:
 def _wide_dots(b: Any, w: Sequence[Any], x: Any) -> Any:
     """i32 [ROWS]: signed weights times the 32 int16 at x; |w x| <= 128 * 32767, 32 of them fit."""
     quarter = ir.VectorType(shorts_rows.llvm.element, 8)
-    sums: list[Any] = [None] * 4
+    runs = []
     for q in range(4):
         run = b.load(pointer(b, offset(b, x, 16 * q)), align=1, typ=quarter)
-        repeated = permute(b, run, list(range(8)) * (ROWS // 4))
-        for k in range(4):
-            products = emit_short_pairs(b, w[4 * q + k], repeated)
-            sums[k] = b.add(sums[k], products) if sums[k] else products
+        runs.append(permute(b, run, list(range(8)) * (ROWS // 4)))
+    sums = [emit_short_sum(b, [(w[4 * q + k], run) for q, run in enumerate(runs)]) for k in range(4)]
     # four words a row, the rows side by side: two rounds of adding up neighbours leave the rows in their order
     low, high = (_neighbours(b, sums[k], sums[k + 1], 1) for k in (0, 2))
     return _neighbours(b, low, high, 2)

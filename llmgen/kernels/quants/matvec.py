@@ -137,7 +137,8 @@ def _by_row(row: Row) -> Any:
 
 def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
     """The kernel of a type that takes a block of ROWS rows at a time."""
-    load, unpack, fold, x_bytes = lanes.load, lanes.unpack, lanes.fold, lanes.x_bytes
+    load, unpack, dots, scale = lanes.load, lanes.unpack, lanes.dots, lanes.scale
+    x_bytes = lanes.x_bytes
     step_bytes = ROWS * block_bytes
 
     @inline
@@ -183,11 +184,13 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
                         ask(following)
                         p = moved(p, block_bytes)
                         coming = load(p, stride)
-                        s = fold(unpack(loaded), x, s)
+                        u = unpack(loaded)
+                        s = scale(u, x, dots(u, x), s)
                         loaded = coming
                         x += x_bytes
                         following += step_bytes
-                    s = fold(unpack(loaded), x, s)
+                    u = unpack(loaded)
+                    s = scale(u, x, dots(u, x), s)
                     put(out, s, whole)
                 else:
                     for c in range(n):
@@ -195,9 +198,17 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
                     for _ in range(steps):
                         ask(following)
                         u = unpack(load(p, stride))
-                        for c in range(n):
-                            s = sums + COLUMN_SUMS * c
-                            store_rows(s, fold(u, x + c * x_stride, load_rows(s)))
+                        # a column is added while the next is multiplied
+                        s = sums
+                        xc = x
+                        before = dots(u, xc)
+                        for _ in range(n - 1):
+                            here = dots(u, xc + x_stride)
+                            store_rows(s, scale(u, xc, before, load_rows(s)))
+                            before = here
+                            xc += x_stride
+                            s += COLUMN_SUMS
+                        store_rows(s, scale(u, xc, before, load_rows(s)))
                         p = moved(p, block_bytes)
                         x += x_bytes
                         following += step_bytes

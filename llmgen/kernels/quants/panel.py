@@ -55,7 +55,7 @@ def zero_tile(typing_context: Any) -> Any:
 
 
 def scale_step(totals: Any, has_min: bool) -> Any:
-    """``step(f, totals, d, m, dx, e)``: f[t] += d * totals[t] * dx[t] + m * e[t].
+    """``step(f, totals, d, m, dx, e)``: f[t] += d * dx[t] * totals[t] + m * e[t].
 
     d, m: addresses of f32 [16 rows]; dx, e: addresses of f32 [tokens].
     """
@@ -63,15 +63,15 @@ def scale_step(totals: Any, has_min: bool) -> Any:
     @intrinsic
     def function(typing_context: Any, f: Any, dots: Any, d: Any, m: Any, dx: Any, e: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            packed, packed_dots, d_at, m_at, dx_at, e_at = args
+            packed, all_dots, d_at, m_at, dx_at, e_at = args
             scale = b.load(pointer(b, d_at), align=64, typ=f32x16.llvm)
+            low = b.load(pointer(b, m_at), align=64, typ=f32x16.llvm) if has_min else None
             sums = []
             for t in range(TOKENS):
-                product = b.fmul(b.sitofp(joined(b, packed_dots, t), f32x16.llvm), scale)
-                sums.append(_fma(b, product, _of_token(b, dx_at, t), b.extract_value(packed, t)))
-            if has_min:
-                low = b.load(pointer(b, m_at), align=64, typ=f32x16.llvm)
-                sums = [_fma(b, low, _of_token(b, e_at, t), v) for t, v in enumerate(sums)]
+                factor = b.fmul(scale, _of_token(b, dx_at, t))
+                dots = b.sitofp(joined(b, all_dots, t), f32x16.llvm)
+                value = _fma(b, dots, factor, b.extract_value(packed, t))
+                sums.append(_fma(b, low, _of_token(b, e_at, t), value) if has_min else value)
             return context.make_tuple(b, _TILE, sums)
 
         return _TILE(_TILE, totals, *[types.intp] * 4), generate
