@@ -48,8 +48,8 @@ def test_beams() -> None:
     assert told["token_ids"] == best["token_ids"]
     assert best["score"] == pytest.approx(best["logprob"] / 8)
     assert sum(token["logprob"] for token in best["logprobs"]) == pytest.approx(best["logprob"], abs=1e-4)
-    greedy = run_json(*STORY, "--temp", "0", "--logprobs", "0")
-    assert best["logprob"] >= sum(token["logprob"] for token in greedy["logprobs"]) - 1e-4
+    # not compared with greedy's: a search may drop the hypothesis that would have been better in the end
+    greedy = run_json(*STORY, "--temp", "0")
     one = run(*STORY, "--beams", "1")
     assert one.stdout == greedy["text"] + "\n"
 
