@@ -195,9 +195,13 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
                 else:
                     for c in range(n):
                         store_rows(sums + COLUMN_SUMS * c, zero_rows())
-                    for _ in range(steps):
+                    loaded = load(p, stride)
+                    for i in range(steps):
                         ask(following)
-                        u = unpack(load(p, stride))
+                        # the last block comes again: then there is none to be loaded ahead
+                        p = moved(p, block_bytes if i + 1 < steps else 0)
+                        coming = load(p, stride)
+                        u = unpack(loaded)
                         # a column is added while the next is multiplied
                         s = sums
                         xc = x
@@ -209,7 +213,7 @@ def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
                             xc += x_stride
                             s += COLUMN_SUMS
                         store_rows(s, scale(u, xc, before, load_rows(s)))
-                        p = moved(p, block_bytes)
+                        loaded = coming
                         x += x_bytes
                         following += step_bytes
                     for c in range(n):
