@@ -86,8 +86,12 @@ class _Slot:
                 raise
             self.writer.ending = due
         except LLMGenError as error:
-            self.error = error
-            self.writer.ending = Ending("interrupted", "error")
+            self.fail(error)
+
+    def fail(self, error: LLMGenError) -> None:
+        """End with an error, and with what there is."""
+        self.error = error
+        self.writer.ending = Ending("interrupted", "error")
 
     def begin(self, ids: list[int]) -> None:
         """Take the prompt, and start the clocks."""
@@ -148,6 +152,7 @@ class Batch:
         waiting = _Peekable(requests)
         active: list[_Slot] = []
         interrupted: Ending | None = None
+        self._calls = Interruptible(self._model, self._cancel, None)
         self._calls.start()
         try:
             while interrupted is None and (active or waiting.has_next()):
@@ -200,10 +205,11 @@ class Batch:
         """Compute the slots' prompts and choose their first tokens; none remain to be done."""
         rows = self._together(slots)
         for slot in slots:
+            event = None
             with slot.own_trouble():
                 logits = rows[slot] if slot in rows else slot.prefill()
-                if logits is not None:
-                    self._report(slot, slot.step(logits))
+                event = None if logits is None else slot.step(logits)
+            self._report(slot, event)  # an error in there is the caller's, not this request's
         return []
 
     def _together(self, slots: list[_Slot]) -> dict[_Slot, NDArray[np.float32]]:
@@ -243,6 +249,8 @@ class Batch:
         slots = [slot for slot in active if slot.open]
         if not slots:
             return
+        for slot in slots:
+            slot.cache.tokens.append(slot.token)
         events: list[tuple[_Slot, GenerationEvent | None]] = []
         try:
             self._calls.call(self._advance, slots, events)
@@ -253,9 +261,17 @@ class Batch:
     def _advance(self, slots: list[_Slot], events: list[tuple[_Slot, GenerationEvent | None]]) -> None:
         """Every slot's next token, and its event; in this model's turn, so that the logits need no copy."""
         started = time.perf_counter()
-        for slot in slots:
-            slot.cache.tokens.append(slot.token)
-        rows = self._model.decode([slot.cache.seq for slot in slots], [slot.token for slot in slots])
+        try:
+            rows = self._model.decode([slot.cache.seq for slot in slots], [slot.token for slot in slots])
+        except Interrupted:
+            raise
+        except LLMGenError as error:
+            if len(slots) == 1:
+                slots[0].fail(error)
+            else:
+                for slot in slots:  # each alone tells whose trouble it is
+                    self._advance([slot], events)
+            return
         elapsed = time.perf_counter() - started
         for slot, row in zip(slots, rows, strict=True):
             slot.writer.count_decode(elapsed)

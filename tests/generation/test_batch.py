@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -136,6 +137,60 @@ def test_trouble_with_several_prompts_is_traced_to_its_own():
     assert "not this one" in str(answers[3].error)
     for key in (2, 4):
         assert answers[key].result.token_ids == alone(requests[key - 1]).token_ids
+
+
+def test_an_error_of_a_step_ends_its_own_answer_only():
+    model, broken = FakeModel(), []
+
+    def decode(seqs, ids):
+        for seq in seqs:
+            if seq.tokens[0] == 3 and len(seq.tokens) == 4:
+                broken.append(len(seqs))
+                raise LLMGenError("no memory for this one")
+        return FakeModel.decode(model, seqs, ids)
+
+    model.decode = decode
+    requests = [Request([i], GREEDY, key=i) for i in range(1, 6)]
+    answers = run(model, requests)
+    assert broken == [5, 1]
+    spoiled = answers.pop(3)
+    assert "no memory" in str(spoiled.error)
+    assert spoiled.result.finish_detail == "error"
+    assert spoiled.result.token_ids == alone(requests[2]).token_ids[:4]
+    for key, answer in answers.items():
+        assert answer.error is None
+        assert answer.result.token_ids == alone(requests[key - 1]).token_ids
+    assert all(seq.closed for seq in model.sequences)
+
+
+@pytest.mark.parametrize("number", [0, 2, 9])
+def test_an_error_of_on_event_is_the_callers(number):
+    model, seen = FakeModel(), []
+
+    def on_event(request, event):
+        seen.append(request.key)
+        if len(seen) > number:
+            raise LLMGenError("the disk is full")
+
+    with pytest.raises(LLMGenError, match="disk"):
+        run(model, [Request([i], GREEDY, key=i) for i in range(5)], on_event=on_event)
+    assert len(seen) == number + 1
+    assert all(seq.closed for seq in model.sequences)
+
+
+def test_a_batch_can_be_run_and_cancelled_again():
+    model, cancel = FakeModel(), threading.Event()
+    batch = Batch(model, FakeTokenizer(), cancel=cancel)
+    assert len(list(batch.run([Request([1], GREEDY)]))) == 1
+    model.slow_s = 5.0
+    model.at_work.clear()
+    canceller = threading.Thread(target=lambda: (model.at_work.wait(), cancel.set()))
+    canceller.start()
+    started = time.monotonic()
+    (answer,) = batch.run([Request([2], GREEDY)])
+    canceller.join()
+    assert time.monotonic() - started < 4
+    assert answer.result.finish_detail == "cancel"
 
 
 def test_a_bad_request_spoils_only_itself():
