@@ -71,11 +71,6 @@ class GGUFFile:
         """
         return self._entries[key].type_name
 
-    def prefetch(self) -> None:
-        """Ask the system to start reading the whole model into memory; returns at once."""
-        for file in self._files:
-            file.prefetch()
-
     def close(self) -> None:
         """Close the mapping.  After it, tensors and their addresses must not be used.
 

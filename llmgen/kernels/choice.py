@@ -13,6 +13,7 @@ import numpy as np
 
 from llmgen.kernels.abi import I, native
 from llmgen.kernels.layout import CHOICE_FIELDS, CHOICE_ORDER, CHOICE_STAGE
+from llmgen.kernels.repetition import biased, dry, penalties
 from llmgen.kernels.selection import LN_2, LOW, SUM, TIES, border, keep, log, pop, sink
 from llmgen.kernels.simd import load_f32, load_f64, load_i64, store_f64, store_i64
 from llmgen.kernels.stages import (
@@ -32,16 +33,13 @@ from llmgen.kernels.stages import (
     TYPICAL,
     WORK,
     XTC,
-    biased,
     copied,
     cut,
     draw,
-    dry,
     dynamic_temperature,
     excluded,
     likely_enough,
     peak_of,
-    penalties,
     scale,
     total_of,
 )

@@ -17,7 +17,7 @@ import numpy as np
 
 from llmgen.errors import ContextFullError, Interrupted, LLMGenError, UsageError
 from llmgen.gguf import GGUFFile
-from llmgen.kernels.layout import FIELDS, MAX_COLUMNS, SAMPLING_KERNELS, TILE_TOKENS
+from llmgen.kernels.layout import MAX_COLUMNS, SAMPLING_KERNELS, TILE_TOKENS
 from llmgen.kernels.library import KernelLibrary, Progress
 from llmgen.kernels.pool import KERNELS, ThreadTeam
 from llmgen.kernels.threads import default_threads
@@ -25,11 +25,9 @@ from llmgen.model.archs import architecture
 from llmgen.model.cache import CacheLayout, Sequence
 from llmgen.model.config import MAX_CONTEXT, ModelConfig, read_config
 from llmgen.model.interrupt import WATCHER
-from llmgen.model.memory import Arena, available_bytes
-from llmgen.model.pace import Pace
-from llmgen.model.program import Plan
+from llmgen.model.memory import available_bytes
 from llmgen.model.prompt_recorder import PromptRecorder
-from llmgen.model.recorder import Recorder
+from llmgen.model.runs import Control, Program, Workspace
 from llmgen.model.token_recorder import TokenRecorder
 from llmgen.model.weights import Weights
 
@@ -69,7 +67,7 @@ class Model:
         self._chunk = min(CHUNK, -(-self.n_ctx // TILE_TOKENS) * TILE_TOKENS)
         self.layout = CacheLayout(config, self.n_ctx, self._chunk, kv_type)
         self.max_outputs = max(MAX_COLUMNS, min(self._chunk, _LOGITS_BYTES // (4 * config.vocab_size)))
-        self._control = _Control(self._chunk)
+        self._control = Control(self._chunk)
         build = architecture(config.architecture)
         token = TokenRecorder(config, self.layout, self._control.address)
         prompt = PromptRecorder(config, self.layout, self._control.address, self._chunk, self.max_outputs)
@@ -77,10 +75,10 @@ class Model:
             build(recorder, self.weights, config)
         prompt.fuse_residuals()
         self._library = KernelLibrary.for_level(level)
-        self._token, self._prompt = _Program(token, n_threads), _Program(prompt, n_threads)
+        self._token, self._prompt = Program(token, n_threads), Program(prompt, n_threads)
         needed = [*KERNELS, *SAMPLING_KERNELS, *self._token.plan.kernels, *self._prompt.plan.kernels]
         self._library.require(needed, progress)
-        self._workspace = _Workspace(self._token, self._prompt)
+        self._workspace = Workspace(self._token, self._prompt)
         self._team = ThreadTeam(n_threads, self._library)
         _models.add(self)
 
@@ -283,11 +281,11 @@ class Model:
                 "use a larger context (-c)"
             )
 
-    def _fill_tables(self, program: _Program, length: int) -> None:
+    def _fill_tables(self, program: Program, length: int) -> None:
         for table in program.recorder.tables:
             table.fill(length)
 
-    def _run(self, program: _Program, n_tokens: int) -> None:
+    def _run(self, program: Program, n_tokens: int) -> None:
         if self._closing:
             raise Interrupted("the computation was stopped: the model is being closed")
         n_threads = program.pace.choose(n_tokens)
@@ -298,7 +296,7 @@ class Model:
         wall, used = time.perf_counter() - start, time.thread_time() - cpu
         program.pace.report(n_threads, n_tokens, wall, wall - used, self._team.long_waits())
 
-    def _logits(self, program: _Program, n: int) -> np.ndarray:
+    def _logits(self, program: Program, n: int) -> np.ndarray:
         """The logits of the last run, float32 [n, n_vocab], in place."""
         value = program.recorder.logits_value
         assert value is not None
@@ -346,84 +344,3 @@ def _renew_locks() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)
-
-
-class _Control:
-    """The control block of a run (kernels/layout.FIELDS) and the arrays it points to."""
-
-    def __init__(self, max_tokens: int) -> None:
-        size = max(max_tokens, MAX_COLUMNS)
-        self._fields = np.zeros(len(FIELDS), np.int64)
-        self._ids, self._positions, self._caches, self._rows = (np.zeros(size, np.int64) for _ in range(4))
-        for name, array in (
-            ("ids", self._ids),
-            ("positions", self._positions),
-            ("caches", self._caches),
-            ("output_rows", self._rows),
-        ):
-            self._fields[FIELDS[name]] = array.ctypes.data
-        self.address = int(self._fields.ctypes.data)
-
-    def prompts(self, parts: list[tuple[np.ndarray, int, int, int]]) -> None:
-        """Parts of prompts, one behind the other: ids, position, cache, how many at the end want logits."""
-        n = n_outputs = 0
-        for ids, first, cache, wanted in parts:
-            end = n + len(ids)
-            self._ids[n:end] = ids
-            self._positions[n:end] = np.arange(first, first + len(ids))
-            self._caches[n:end] = cache
-            self._rows[n_outputs : n_outputs + wanted] = np.arange(end - wanted, end)
-            n, n_outputs = end, n_outputs + wanted
-        self._set(n, n_outputs)
-
-    def tokens(self, ids: np.ndarray, positions: list[int], caches: list[int]) -> None:
-        """One token of each sequence, all of which want logits."""
-        n = len(ids)
-        self._set(n, n)
-        self._ids[:n] = ids
-        self._positions[:n] = positions
-        self._caches[:n] = caches
-        self._rows[:n] = np.arange(n)
-
-    def _set(self, n_tokens: int, n_outputs: int) -> None:
-        self._fields[FIELDS["n_tokens"]] = n_tokens
-        self._fields[FIELDS["n_outputs"]] = n_outputs
-
-
-class _Program:
-    """A recorded program and its tables, one set per thread count."""
-
-    def __init__(self, recorder: Recorder, n_threads: int) -> None:
-        self.pace = Pace(n_threads)
-        assert recorder.logits_value is not None
-        self.recorder = recorder
-        self.plan = Plan(recorder.steps, [recorder.logits_value])
-        self._tables: dict[int, np.ndarray] = {}
-
-    def table(self, n_threads: int, workspace: _Workspace, library: KernelLibrary) -> tuple[int, int, int]:
-        """Address of thread 0's table, bytes between the threads' tables, steps."""
-        table = self._tables.get(n_threads)
-        if table is None:
-            private = workspace.private(n_threads)
-            table = self.plan.table(n_threads, workspace.shared.address, private, library.address)
-            self._tables[n_threads] = table
-        return table.ctypes.data, table.strides[0], len(self.plan.steps)
-
-
-class _Workspace:
-    """The arenas of both programs, which never run at the same time."""
-
-    def __init__(self, *programs: _Program) -> None:
-        self._private_bytes = max(p.plan.private_bytes for p in programs) + 4096
-        self.shared = Arena(max(p.plan.shared_bytes for p in programs) + 4096, "the model's working memory")
-        self._private: list[Arena] = []
-
-    def private(self, n_threads: int) -> list[int]:
-        """Addresses of n_threads private arenas."""
-        while len(self._private) < n_threads:
-            self._private.append(Arena(self._private_bytes, "a thread's working memory"))
-        return [arena.address for arena in self._private[:n_threads]]
-
-    def close(self) -> None:
-        self._private.clear()
-        del self.shared

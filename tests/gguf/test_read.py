@@ -120,7 +120,6 @@ def test_tensors_lie_where_the_file_has_them(tmp_path: Path) -> None:
         assert file.file_size == path.stat().st_size
         assert file.path == path
         assert file.paths == [path]
-        file.prefetch()
 
 
 @pytest.mark.parametrize("alignment", [1, 8, 64, 4096])
@@ -146,7 +145,6 @@ def test_after_close_what_was_taken_stays_good(tmp_path: Path) -> None:
     data = file.tensors["first"].data
     file.close()
     file.close()
-    file.prefetch()
     assert data.tobytes() == bytes(range(36))
     assert list(file.metadata["a.numbers"]) == [1.5, 2.5, 3.5]
     assert file.metadata["a.strings"][0] == "one"
