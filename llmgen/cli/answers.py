@@ -10,7 +10,7 @@ from llmgen.cli.output import generated, note, print_json
 
 if TYPE_CHECKING:
     from llmgen import LLM
-    from llmgen.generation import BeamOptions, GenerationResult, SamplingParams
+    from llmgen.generation import Beam, BeamOptions, GenerationResult, SamplingParams
 
 SEPARATOR = "---"
 
@@ -50,19 +50,28 @@ def _print(results: list[GenerationResult], json: bool) -> None:
 
 
 def print_beams(llm: LLM, ids: list[int], sampling: SamplingParams, options: BeamOptions, json: bool) -> int:
-    """Print the best answer of a beam search, with ``json`` all of them; returns the exit code."""
-    found = llm.beams(
-        ids,
-        options.n_beams,
-        sampling,
-        length_penalty=options.length_penalty,
-        early_stopping=options.early_stopping,
-    )
+    """Print the best answer of a beam search, with ``json`` all of them; returns the exit code.
+
+    After an error, what there was before it is printed, and the error raised.
+    """
+    from llmgen.generation import BeamSearch
+
+    search = BeamSearch(llm.model, llm.tokenizer, ids, sampling, options)
+    try:
+        search.run()
+    except BaseException:
+        if any(beam.result.token_ids for beam in search.found):
+            _print_found(search.found, json)
+        raise
+    _print_found(search.found, json)
+    return exit_code([beam.result for beam in search.found[:1]])
+
+
+def _print_found(found: list[Beam], json: bool) -> None:
     if json:
         print_json({**found[0].as_dict(), "beams": [beam.as_dict() for beam in found]})
     else:
         print(generated(found[0].result.text))
-    return exit_code([beam.result for beam in found[:1]])
 
 
 def exit_code(results: Any) -> int:

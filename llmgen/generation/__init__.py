@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llmgen.generation.batch import Answer, Batch, Request
-    from llmgen.generation.beams import Beam, BeamOptions
+    from llmgen.generation.beams import Beam, BeamOptions, BeamSearch
     from llmgen.generation.events import GenerationEvent, GenerationResult, Timings, TokenLogprob
     from llmgen.generation.params import SamplingParams
     from llmgen.generation.sampler import Sampler
@@ -24,6 +24,7 @@ _HOME = {
     "Request": "batch",
     "Beam": "beams",
     "BeamOptions": "beams",
+    "BeamSearch": "beams",
     "GenerationEvent": "events",
     "GenerationResult": "events",
     "GenerationStream": "stream",
@@ -40,6 +41,7 @@ __all__ = [
     "Request",
     "Beam",
     "BeamOptions",
+    "BeamSearch",
     "GenerationEvent",
     "GenerationResult",
     "GenerationStream",

@@ -147,11 +147,13 @@ class Batch:
         """Answers in the order they are done.
 
         Ctrl-C or the cancel token ends those at work as ``interrupted``, and
-        then the iteration; requests that had not begun have no answer.
+        then the iteration; requests that had not begun have no answer.  So does
+        an error that is no request's own (out of memory), which is raised then.
         """
         waiting = _Peekable(requests)
         active: list[_Slot] = []
         interrupted: Ending | None = None
+        failure: Exception | None = None
         self._calls = Interruptible(self._model, self._cancel, None)
         self._calls.start()
         try:
@@ -166,8 +168,12 @@ class Batch:
                     interrupted = Ending("interrupted", "keyboard")
                 except Interrupted:
                     interrupted = self._calls.due() or Ending("interrupted", "cancel")
+                except (MemoryError, OSError) as error:
+                    interrupted, failure = Ending("interrupted", "error"), error
                 yield from refused
                 yield from self._collect(active, interrupted)
+            if failure is not None:
+                raise failure
         finally:
             self._calls.finish()
             for slot in active:

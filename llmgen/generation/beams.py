@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from llmgen.errors import Interrupted, UsageError
+from llmgen.errors import Interrupted, LLMGenError, UsageError
 from llmgen.generation.batch import MAX_SLOTS
 from llmgen.generation.cached import CachedTokens, common_prefix
 from llmgen.generation.candidates import best, log_total
@@ -142,6 +142,8 @@ class BeamSearch:
         self._live: list[_Hypothesis] = []
         self._ended: list[_Ended] = []
         self._clock = _Clock()
+        self.found: list[Beam] = []
+        """The answers, the best first, once the search has ended in whatever way."""
         self._first = self._new_hypothesis(eog)
 
     def _new_hypothesis(self, eog: Any) -> _Hypothesis:
@@ -158,15 +160,22 @@ class BeamSearch:
         return _Hypothesis(CachedTokens(self._model, self._model.new_sequence()), sampler)
 
     def run(self) -> list[Beam]:
-        """Search.  Ctrl-C, a timeout or the cancel token end it with what there is, marked so."""
+        """Search.  Ctrl-C, a timeout or the cancel token end it with what there is, marked so.
+
+        An error raises; :attr:`found` then holds what there was before it.
+        """
         self._live = [self._first]
         self._calls.start()
+        failure: Exception | None = None
+        ending: Ending | None
         try:
             ending = self._search()
         except KeyboardInterrupt:
             ending = Ending("interrupted", "keyboard")
         except Interrupted:
             ending = self._calls.due() or Ending("interrupted", "cancel")
+        except (LLMGenError, MemoryError, OSError) as error:
+            ending, failure = Ending("interrupted", "error"), error
         finally:
             self._calls.finish()
             for hypothesis in self._live:
@@ -179,7 +188,10 @@ class BeamSearch:
             "beam search ended after %d steps in %.3f s", clock.steps, clock.prefill_s + clock.decode_s
         )
         ranked = sorted(self._ended, key=lambda ended: -ended.score)
-        return [self._beam(ended) for ended in ranked[: self._options.n_beams]]
+        self.found = [self._beam(ended) for ended in ranked[: self._options.n_beams]]
+        if failure is not None:
+            raise failure
+        return self.found
 
     def _search(self) -> Ending | None:
         """Until the best are known (None), or something ends all that are alive."""

@@ -145,21 +145,38 @@ main()
 """
 
 
-@pytest.mark.parametrize("error", ["MemoryError", "OSError(28, 'No space left on device')"])
+ERRORS = ["MemoryError", "OSError(28, 'No space left on device')"]
+
+
+def broken(error: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``llmgen run`` whose fourth step fails, which is told in one line."""
+    done = subprocess.run(
+        [sys.executable, "-c", BREAKS.format(error=error), "run", str(smollm2()), *STORY, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "memory" in line or "No space left" in line
+    return done
+
+
+@pytest.mark.parametrize("error", ERRORS)
 def test_an_error_in_the_middle_keeps_what_there_is(error: str) -> None:
     whole = run(*STORY, "--temp", "0").stdout
     for arguments in ([], ["--json"]):
-        done = subprocess.run(
-            [sys.executable, "-c", BREAKS.format(error=error)]
-            + ["run", str(smollm2()), *STORY, "--temp", "0", *arguments],
-            capture_output=True,
-            text=True,
-            env=environment(),
-            check=False,
-        )
-        assert done.returncode == 1
+        done = broken(error, "--temp", "0", *arguments)
         text = json.loads(done.stdout)["text"] + "\n" if arguments else done.stdout
         assert 1 < len(text) < len(whole)
         assert whole.startswith(text.rstrip("\n"))
-        [line] = done.stderr.splitlines()
-        assert "memory" in line or "No space left" in line
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("several", ["--samples", "--beams"])
+def test_an_error_in_the_middle_keeps_several_answers(error: str, several: str) -> None:
+    done = broken(error, several, "2", "--seed", "1", "--json")
+    answers = json.loads(done.stdout)[several.removeprefix("--")]
+    assert [len(answer["token_ids"]) for answer in answers] == [4, 4]
+    assert {answer["finish_detail"] for answer in answers} == {"error"}

@@ -163,6 +163,26 @@ def test_an_error_of_a_step_ends_its_own_answer_only():
     assert all(seq.closed for seq in model.sequences)
 
 
+def test_an_error_of_nobody_ends_all_with_what_there_is():
+    model, found = FakeModel(), []
+
+    def fail():
+        if len(model.calls) == 4:  # the prompts, three passes
+            raise MemoryError
+
+    model.before_call = fail
+    requests = [Request([i], GREEDY, key=i) for i in range(5)]
+    answers = Batch(model, FakeTokenizer(), slots=3).run(requests)
+    for _ in range(3):
+        found.append(next(answers))
+    with pytest.raises(MemoryError):
+        next(answers)
+    for answer in found:
+        assert answer.result.finish_detail == "error"
+        assert answer.result.token_ids == alone(answer.request).token_ids[:4]
+    assert all(seq.closed for seq in model.sequences)
+
+
 @pytest.mark.parametrize("number", [0, 2, 9])
 def test_an_error_of_on_event_is_the_callers(number):
     model, seen = FakeModel(), []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from generation.fakes import EOG, FakeConfig, FakeModel, FakeTokenizer, says
-from llmgen.errors import UsageError
+from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation import SamplingParams
 from llmgen.generation.beams import BeamOptions, BeamSearch
 
@@ -163,6 +163,24 @@ def test_limits_and_interruptions(monkeypatch):
     found = search(model, [1], params, n_beams=2)
     assert found[0].result.finish_reason == "interrupted"
     assert len(found[0].result.token_ids) == 3
+
+
+@pytest.mark.parametrize("error", [LLMGenError("broken"), MemoryError()])
+def test_an_error_leaves_what_was_found(error):
+    model, calls = TinyModel(9), []
+
+    def fail():
+        calls.append(1)
+        if len(calls) == 4:
+            raise error
+
+    model.before_call = fail
+    search = BeamSearch(model, None, [1], SamplingParams(max_tokens=100), BeamOptions(2))
+    with pytest.raises(type(error)):
+        search.run()
+    assert all(seq.closed for seq in model.sequences)
+    assert [beam.result.finish_detail for beam in search.found] == ["error"] * 2
+    assert [len(beam.result.token_ids) for beam in search.found] == [3, 3]
 
 
 def test_wrong_options_are_refused():
