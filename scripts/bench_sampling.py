@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from llmgen.errors import LLMGenError
 from llmgen.generation import Sampler, SamplingParams
 from llmgen.gguf import GGUFFile
 from llmgen.model import Model
@@ -70,14 +71,11 @@ def made_up(model: Model, ids: list[int], n: int) -> tuple[list[np.ndarray], flo
     return rows, median(seconds)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model")
-    parser.add_argument("-t", "--threads", type=int)
-    args = parser.parse_args()
-    with GGUFFile.open(args.model) as file:
+def measure(path: str, n_threads: int | None) -> None:
+    """Print a line for each setting."""
+    with GGUFFile.open(path) as file:
         tokenizer = Tokenizer.from_gguf(file)
-        model = Model.load(file, n_ctx=1024, n_threads=args.threads)
+        model = Model.load(file, n_ctx=1024, n_threads=n_threads)
         ids = tokenizer.encode(TEXT)
         rows, step = made_up(model, ids, 64)
         print(f"a step takes {step * 1e3:.2f} ms; the vocabulary has {model.config.vocab_size} tokens")
@@ -98,6 +96,17 @@ def main() -> None:
             took = median(seconds)
             print(f"{name:36} {took * 1e3:6.3f} ms  {took / step:6.1%}", flush=True)
         model.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", help="path of a .gguf file")
+    parser.add_argument("-t", "--threads", type=int)
+    args = parser.parse_args()
+    try:
+        measure(args.model, args.threads)
+    except LLMGenError as error:
+        parser.exit(error.exit_code, f"error: {error}\n")
 
 
 if __name__ == "__main__":

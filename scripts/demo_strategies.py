@@ -5,10 +5,10 @@ python scripts/demo_strategies.py [MODEL.gguf | NAME] [PROMPT]
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterator
 
-from llmgen import LLM, SamplingParams, hub
+from llmgen import LLM, LLMGenError, SamplingParams, hub
 
 PROMPT = "The old lighthouse keeper opened the door and"
 
@@ -51,11 +51,17 @@ def find_model(name: str) -> str:
 
 def main() -> None:
     """Print the answers."""
-    model, prompt = [*sys.argv[1:], *("smollm2", PROMPT)[len(sys.argv) - 1 :]][:2]
-    with LLM(find_model(model), n_ctx=1024) as llm:
-        print(prompt)
-        for name, text in answers(llm, prompt):
-            print(f"\n[{name}]\n{text.strip()}")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", nargs="?", default="smollm2", help="path or name (default: smollm2)")
+    parser.add_argument("prompt", nargs="?", default=PROMPT, help=f"default: {PROMPT!r}")
+    args = parser.parse_args()
+    try:
+        with LLM(find_model(args.model), n_ctx=1024) as llm:
+            print(args.prompt)
+            for name, text in answers(llm, args.prompt):
+                print(f"\n[{name}]\n{text.strip()}", flush=True)
+    except LLMGenError as error:
+        parser.exit(error.exit_code, f"error: {error}\n")
 
 
 if __name__ == "__main__":
