@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TextIO
 
 from llmgen.cli.output import visible
@@ -19,13 +22,15 @@ USAGE = 2
 TIMEOUT = 124
 INTERRUPTED = 130
 
+_AGAIN_S = 0.02
+
 
 @contextmanager
 def reporting() -> Iterator[None]:
     """Run the program inside: raises SystemExit with one of the codes above, always."""
     try:
         _prepare_streams()
-        _answer_ctrl_c(signal.default_int_handler)
+        _answer_ctrl_c(interrupt)
         yield
         code = DONE
     except SystemExit as error:
@@ -41,10 +46,26 @@ def reporting() -> Iterator[None]:
 def _answer_ctrl_c(handler: Callable[..., object] | signal.Handlers) -> None:
     """Raise KeyboardInterrupt or end at once; where the caller has Ctrl-C ignored or handled, that stays."""
     try:
-        if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL):
+        if signal.getsignal(signal.SIGINT) in (interrupt, signal.default_int_handler, signal.SIG_DFL):
             signal.signal(signal.SIGINT, handler)
     except ValueError:
         pass  # not the main thread, which alone gets signals
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """The answer to Ctrl-C: KeyboardInterrupt, but not within the import of numpy, only once that is done.
+
+    numpy's compiled modules print the exception and make an ImportError of it.
+    """
+    caller = frame
+    while caller is not None:
+        if caller.f_code.co_name == "<module>" and str(caller.f_globals.get("__name__")).startswith("numpy"):
+            again = threading.Timer(_AGAIN_S, _thread.interrupt_main)
+            again.daemon = True
+            again.start()
+            return
+        caller = caller.f_back
+    raise KeyboardInterrupt
 
 
 def _report(error: BaseException) -> int:

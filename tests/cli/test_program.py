@@ -113,6 +113,29 @@ def test_ctrl_c_that_became_another_error_is_still_ctrl_c() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_ctrl_c_in_the_import_of_numpy_waits_for_its_end(tmp_path: Path) -> None:
+    """Its compiled modules print a KeyboardInterrupt and raise an ImportError in its place."""
+    package = tmp_path / "numpy"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import signal\n"
+        "try: signal.raise_signal(signal.SIGINT)\n"
+        "except BaseException: raise ImportError('numpy failed to import') from None\n"
+        "print('imported', flush=True)\n"
+    )
+    code = (
+        f"import sys, time; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from llmgen.cli.exits import reporting\n"
+        "with reporting():\n"
+        "    import numpy\n"
+        "    time.sleep(20)\n"
+        "    print('too late')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stdout, done.stderr) == (130, "imported\n", "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_ctrl_c_after_the_command_ends_quietly_and_one_that_is_ignored_stays_so() -> None:
     code = (
         "import atexit, os, signal, sys\n"

@@ -224,14 +224,15 @@ def _ctrl_c() -> Iterator[threading.Event]:
         cancel.set()
 
     in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    before = signal.getsignal(signal.SIGINT)
+    if not in_main or before not in (exits.interrupt, signal.default_int_handler):
         yield cancel  # somebody else looks after it, or nobody is to
         return
     signal.signal(signal.SIGINT, ask)
     try:
         yield cancel
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
