@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 
 from llmgen.errors import ContextFullError, UsageError
 from llmgen.generation.interfaces import ModelLike
@@ -10,7 +11,10 @@ from llmgen.generation.interfaces import ModelLike
 
 def check_prompt(prompt_ids: Sequence[int], model: ModelLike) -> list[int]:
     """The prompt as a list of ints, refused where the model cannot take it."""
-    ids = [int(i) for i in prompt_ids]
+    try:
+        ids = [index(i) for i in prompt_ids]
+    except TypeError as error:
+        raise UsageError(f"a prompt must be a text or token ids, which are whole numbers: {error}") from None
     n_vocab, n_ctx = int(model.config.vocab_size), int(model.n_ctx)
     if not ids:
         raise UsageError("the prompt has no tokens, and at least one is needed: give some text")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import threading
 
+import numpy as np
 import pytest
 
 from generation.fakes import EOG, N_VOCAB, FakeModel, FakeTokenizer, says
@@ -112,6 +113,10 @@ def test_prompt_that_cannot_be_used():
         s.stream([N_VOCAB])
     with pytest.raises(UsageError, match="token -1"):
         s.stream([-1])
+    for wrong in ([1.5], ["a"], [None], 7):
+        with pytest.raises(UsageError, match="whole numbers"):
+            s.stream(wrong)
+    assert s.generate(np.array([1, 2], np.uint8), GREEDY).prompt_tokens == 2
 
 
 def test_prefix_reuse_computes_only_what_is_new():
