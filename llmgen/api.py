@@ -412,6 +412,6 @@ class LLM:
 
 def _is_many(prompt: Any) -> bool:
     """Whether this is a list of prompts rather than a text or a list of token ids."""
-    if isinstance(prompt, (str, np.ndarray)) or not len(prompt):
+    if not isinstance(prompt, Sequence) or isinstance(prompt, str) or not prompt:
         return False
     return isinstance(prompt[0], (str, Sequence, np.ndarray))

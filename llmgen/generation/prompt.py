@@ -11,6 +11,8 @@ from llmgen.generation.interfaces import ModelLike
 
 def check_prompt(prompt_ids: Sequence[int], model: ModelLike) -> list[int]:
     """The prompt as a list of ints, refused where the model cannot take it."""
+    if isinstance(prompt_ids, (bytes, bytearray)):
+        raise UsageError("a prompt must be a text or token ids, not bytes: decode them to a text first")
     try:
         ids = [index(i) for i in prompt_ids]
     except TypeError as error:

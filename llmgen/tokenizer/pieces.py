@@ -22,7 +22,9 @@ def piece_bytes(vocab: Vocabulary, id: int, byte_level: bool) -> bytes:
     raw = vocab.raw[id]
     if vocab.kind == "rwkv":
         return unescape(raw)
-    match vocab.types[id]:
+    # as a plain int: numpy, when it meets an enum, asks it things through Python code and drops any error of
+    # that, a KeyboardInterrupt too
+    match int(vocab.types[id]):
         case TokenType.CONTROL | TokenType.UNKNOWN | TokenType.USER_DEFINED:
             return raw
         case TokenType.BYTE:

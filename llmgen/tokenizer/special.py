@@ -70,7 +70,7 @@ _ALWAYS_SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 def find_end_tokens(vocab: Vocabulary, eos_id: int | None) -> frozenset[int]:
     """Every token that ends a generation; corrects ``vocab.types`` on the way."""
     ends = {id for id in map(vocab.find, END_SPELLINGS) if id is not None}
-    vocab.types[list(ends)] = TokenType.CONTROL
+    vocab.types[list(ends)] = TokenType.CONTROL.value
     for keys, is_end, spellings in _INFILL:
         id = _infill_id(vocab, keys, spellings)
         if is_end and id is not None:
@@ -90,7 +90,7 @@ def _infill_id(vocab: Vocabulary, keys: tuple[str, ...], spellings: str) -> int 
     for spelling in spellings.split():
         id = vocab.find(spelling)
         if id is not None:
-            vocab.types[id] = TokenType.CONTROL
+            vocab.types[id] = TokenType.CONTROL.value
             return id
     return None
 
@@ -98,7 +98,7 @@ def _infill_id(vocab: Vocabulary, keys: tuple[str, ...], spellings: str) -> int 
 def _show(vocab: Vocabulary, *spellings: str) -> None:
     for id in map(vocab.find, spellings):
         if id is not None:
-            vocab.types[id] = TokenType.USER_DEFINED
+            vocab.types[id] = TokenType.USER_DEFINED.value
 
 
 def _without_exceptions(vocab: Vocabulary, ends: set[int]) -> set[int]:
@@ -112,7 +112,7 @@ def _without_exceptions(vocab: Vocabulary, ends: set[int]) -> set[int]:
     if "</s>" in spelled and spelled.keys() & {"<|tool_response>", "<|plamo:eos|>"}:
         # Gemma 4, PLaMo: </s> is text, as in HTML.
         ends.discard(spelled["</s>"])
-        vocab.types[spelled["</s>"]] = TokenType.NORMAL
+        vocab.types[spelled["</s>"]] = TokenType.NORMAL.value
     return ends
 
 

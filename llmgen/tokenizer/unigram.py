@@ -54,17 +54,18 @@ class UnigramModel:
     @cached_property
     def _keeps(self) -> Prefixes:
         """What begins as a user-defined token does, and is not to be replaced."""
-        tokens = [self._vocab.raw[id] for id in np.flatnonzero(self._types == TokenType.USER_DEFINED)]
+        tokens = [self._vocab.raw[id] for id in np.flatnonzero(self._types == TokenType.USER_DEFINED.value)]
         return Prefixes(token.decode("utf-8", "replace") for token in tokens)
 
     @cached_property
     def _scores(self) -> dict[bytes, tuple[int, float]]:
         """Id and score of every token that text can become."""
-        usable = np.isin(self._types, (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED))
+        kinds = [kind.value for kind in (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)]
+        usable = np.isin(self._types, kinds)
         known = self._vocab.scores
         # Scores are logarithms of probabilities: 0 makes a token as likely as can be.
         scores = np.zeros(len(self._vocab)) if known is None else known.astype(float)
-        scores[self._types == TokenType.USER_DEFINED] = 0.0
+        scores[self._types == TokenType.USER_DEFINED.value] = 0.0
         return {
             self._vocab.raw[id]: (id, float(scores[id]))
             for id in np.flatnonzero(usable).tolist()
@@ -73,7 +74,7 @@ class UnigramModel:
 
     @cached_property
     def _unknown_score(self) -> float:
-        normal = np.flatnonzero(self._types == TokenType.NORMAL)
+        normal = np.flatnonzero(self._types == TokenType.NORMAL.value)
         if self._vocab.scores is None or not len(normal):
             return -_UNKNOWN_PENALTY
         return float(self._vocab.scores[normal].min() - np.float32(_UNKNOWN_PENALTY))

@@ -69,7 +69,7 @@ class Vocabulary:
 
     def of_type(self, *types: TokenType) -> list[int]:
         """The ids of all tokens of these types, ascending."""
-        return [int(i) for i in np.flatnonzero(np.isin(self.types, types))]
+        return [int(i) for i in np.flatnonzero(np.isin(self.types, [kind.value for kind in types]))]
 
     def flag(self, name: str, default: bool) -> bool:
         """The truth value ``tokenizer.ggml.NAME``."""
@@ -152,9 +152,9 @@ def _numbers(metadata: Mapping[str, Any], name: str, n_tokens: int) -> np.ndarra
 def _types(metadata: Mapping[str, Any], n_tokens: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     values = _numbers(metadata, "token_type", n_tokens)
     if values is None:
-        return np.full(n_tokens, TokenType.NORMAL, np.uint8)
-    known = (values >= 0) & (values <= max(TokenType))
-    return np.where(known, values, TokenType.UNDEFINED).astype(np.uint8)
+        return np.full(n_tokens, TokenType.NORMAL.value, np.uint8)
+    known = (values >= 0) & (values <= max(TokenType).value)
+    return np.where(known, values, TokenType.UNDEFINED.value).astype(np.uint8)
 
 
 def _scores(metadata: Mapping[str, Any], n_tokens: int) -> np.ndarray[Any, np.dtype[np.float32]] | None:

@@ -86,6 +86,9 @@ def test_a_list_of_prompts_gives_what_each_would_alone(llm):
         llm.generate(["a", "b"], [GREEDY])
     with pytest.raises(ContextFullError):
         llm.generate(["a", [5] * 513], GREEDY)
+    for wrong in (None, 5, {}, b"a", [b"a"]):
+        with pytest.raises(UsageError, match="prompt"):
+            llm.generate(wrong, GREEDY)
 
 
 def test_samples_share_the_prompt(llm):

@@ -116,6 +116,8 @@ def test_prompt_that_cannot_be_used():
     for wrong in ([1.5], ["a"], [None], 7):
         with pytest.raises(UsageError, match="whole numbers"):
             s.stream(wrong)
+    with pytest.raises(UsageError, match="not bytes"):
+        s.stream(b"text")
     assert s.generate(np.array([1, 2], np.uint8), GREEDY).prompt_tokens == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import subprocess
 import sys
 
@@ -233,3 +234,18 @@ def test_what_is_no_text_and_no_id_is_named() -> None:
         with pytest.raises(UsageError, match="token ids must be whole numbers, not"):
             tokenizer.decode([wrong_id])  # type: ignore[list-item]
     assert tokenizer.decode(np.array([259])) == tokenizer.decode([259])
+
+
+def test_numpy_never_meets_an_enum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would ask the enum for attributes through Python code, and drop a KeyboardInterrupt that comes there."""
+    asked: list[str] = []
+
+    def look(kind: type, name: str) -> object:
+        asked.append(name)
+        raise AttributeError(name)
+
+    monkeypatch.setattr(enum.EnumType, "__getattr__", look, raising=False)
+    for tokenizer in (byte_level("a b"), spm("ab", scores=[-1.0])):
+        assert all(isinstance(tokenizer.token_bytes(id), bytes) for id in range(tokenizer.n_vocab))
+        tokenizer.decode(tokenizer.encode("ab"))
+    assert asked == []
