@@ -33,6 +33,9 @@ MAX_SLOTS = 8
 
 _WORTH_SHARING = 16
 
+_TURN = 512
+"""Prompt tokens that are computed between two tokens of the answers at work: how long these wait."""
+
 _TOGETHER = 128
 """Tokens of prompts that are computed in one pass; longer ones gain nothing by company."""
 
@@ -69,11 +72,18 @@ class _Slot:
         self.calls = calls
         self.token = -1
         self.error: LLMGenError | None = None
+        self.waiting = True  # for its prompt to be computed
+        self._started = False
 
     @property
     def open(self) -> bool:
         """Whether it wants another token."""
         return self.writer.ending is None
+
+    @property
+    def writing(self) -> bool:
+        """Whether it may have one now."""
+        return self.open and not self.waiting
 
     @contextmanager
     def own_trouble(self) -> Iterator[None]:
@@ -84,26 +94,31 @@ class _Slot:
             due = self.calls.due()
             if due is None or due.reason != "timeout":
                 raise
-            self.writer.ending = due
+            self.writer.ending, self.waiting = due, False
         except LLMGenError as error:
             self.fail(error)
 
     def fail(self, error: LLMGenError) -> None:
         """End with an error, and with what there is."""
         self.error = error
-        self.writer.ending = Ending("interrupted", "error")
+        self.writer.ending, self.waiting = Ending("interrupted", "error"), False
 
     def begin(self, ids: list[int]) -> None:
-        """Take the prompt, and start the clocks."""
-        self.writer.start()
-        self.calls.start()
+        """Take the prompt."""
         self.writer.prefill_tokens = len(ids) - self.cache.begin(ids, "prompt")
 
+    def start(self) -> None:
+        """Start the clocks, when its prompt's turn has come."""
+        if not self._started:
+            self._started = True
+            self.writer.start()
+            self.calls.start()
+
     def prefill(self) -> NDArray[np.float32] | None:
-        """Compute the prompt: float32 [n_vocab] of its last token, or None where none are wanted."""
+        """Compute the next _TURN tokens of the prompt: float32 [n_vocab] of its last token, or None."""
         started = time.perf_counter()
         try:
-            return self.cache.prefill(self.calls, "last" if self.open else "none")
+            return self.cache.prefill(self.calls, "last" if self.open else "none", _TURN)
         finally:
             self.writer.prefill_s += time.perf_counter() - started
 
@@ -141,6 +156,7 @@ class Batch:
         self._cancel = cancel
         self._on_event = on_event
         self._trunk: CachedTokens | None = None  # a prompt that the next one begins like
+        self._growing: _Slot | None = None  # whose prompt will be the trunk when it is computed
         self._calls = Interruptible(model, cancel, None)
 
     def run(self, requests: Iterable[Request]) -> Iterator[Answer]:
@@ -154,7 +170,7 @@ class Batch:
         active: list[_Slot] = []
         interrupted: Ending | None = None
         failure: Exception | None = None
-        self._calls = Interruptible(self._model, self._cancel, None)
+        self._calls, self._growing = Interruptible(self._model, self._cancel, None), None
         self._calls.start()
         try:
             while interrupted is None and (active or waiting.has_next()):
@@ -162,7 +178,7 @@ class Batch:
                 interrupted = self._calls.due()
                 try:
                     if interrupted is None:
-                        self._fill(active, waiting, refused)
+                        self._begin(active, waiting, refused)
                         self._step(active)
                 except KeyboardInterrupt:
                     interrupted = Ending("interrupted", "keyboard")
@@ -180,10 +196,23 @@ class Batch:
                 self._release(slot)
             self._drop_trunk()
 
+    def _begin(self, active: list[_Slot], waiting: _Peekable, refused: list[Answer]) -> None:
+        """Start waiting requests and compute their prompts, as far as answers at work can wait for that."""
+        budget = _TURN
+        while True:
+            self._fill(active, waiting, refused)
+            begun = [slot for slot in active if slot.waiting]
+            if not begun or (budget <= 0 and any(slot.writing for slot in active)):
+                return
+            budget -= self._prompts(begun)
+            if (grown := self._growing) and not grown.waiting:
+                self._growing = None
+                if not grown.cache.missing:
+                    self._trunk = grown.cache.fork()
+
     def _fill(self, active: list[_Slot], waiting: _Peekable, refused: list[Answer]) -> None:
-        """Start waiting requests while there are free slots; short prompts are computed in one pass."""
-        begun: list[_Slot] = []
-        while len(active) < self._n_slots and waiting.has_next():
+        """Give free slots to waiting requests; those that begin like one at work wait for its prompt."""
+        while len(active) < self._n_slots and not self._growing and waiting.has_next():
             request = waiting.take()
             try:
                 ids = check_prompt(request.prompt_ids, self._model)
@@ -193,36 +222,38 @@ class Batch:
                 continue
             active.append(slot)
             _log.debug("request %s takes a slot, %d of %d at work", request.key, len(active), self._n_slots)
-            timed = request.params.timeout is not None  # from now on: nobody else's prompt in between
-            if timed:
-                begun = self._prompts(begun)
             slot.begin(ids)
-            if _count([*begun, slot]) > _TOGETHER:
-                begun = self._prompts(begun)
-            begun.append(slot)
-            alike = self._trunk is None and _alike(ids, waiting.peek())
-            if timed or alike:
-                begun = self._prompts(begun)
-            if alike and not slot.cache.missing:
-                self._trunk = slot.cache.fork()
-        self._prompts(begun)
+            if self._trunk is None and _alike(ids, waiting.peek()):
+                self._growing = slot
 
-    def _prompts(self, slots: list[_Slot]) -> list[_Slot]:
-        """Compute the slots' prompts and choose their first tokens; none remain to be done."""
-        rows = self._together(slots)
-        for slot in slots:
+    def _prompts(self, begun: list[_Slot]) -> int:
+        """Compute the first prompt, or short ones together, and choose their first tokens; how many it computed."""
+        group = self._group(begun)
+        before = _count(group)
+        for slot in group:
+            slot.start()
+        rows = self._together(group) if len(group) > 1 else {}
+        for slot in rows or group[:1]:
             event = None
             with slot.own_trouble():
-                logits = rows[slot] if slot in rows else slot.prefill()
+                logits = rows[slot] if rows else slot.prefill()
+                slot.waiting = bool(slot.cache.missing)
                 event = None if logits is None else slot.step(logits)
             self._report(slot, event)  # an error in there is the caller's, not this request's
-        return []
+        return before - _count(group)
+
+    def _group(self, begun: list[_Slot]) -> list[_Slot]:
+        """The first one, and those behind it that go with it in one pass; who has a timeout goes alone, and can end."""
+        group = begun[:1]
+        for slot in begun[1:]:
+            fits = _count([*group, slot]) <= min(_TOGETHER, self._model.max_together)
+            if not fits or not all(s.open and s.request.params.timeout is None for s in (begun[0], slot)):
+                break
+            group.append(slot)
+        return group
 
     def _together(self, slots: list[_Slot]) -> dict[_Slot, NDArray[np.float32]]:
-        """The logits, float32 [n_vocab], of those prompts that one pass could compute."""
-        slots = [slot for slot in slots if slot.open]
-        if len(slots) < 2 or _count(slots) > min(_TOGETHER, self._model.max_together):
-            return {}
+        """The logits of short prompts, float32 [n_vocab] each, in one pass; nothing where that fails."""
         started = time.perf_counter()
         try:
             rows = prefill_together([slot.cache for slot in slots], self._calls)
@@ -249,10 +280,10 @@ class Batch:
     def _step(self, active: list[_Slot]) -> None:
         """One forward pass for all slots that go on."""
         for slot in active:
-            if slot.open:
+            if slot.writing:
                 with slot.own_trouble():
-                    slot.writer.ending = make_room(slot.cache, slot.writer, slot.calls)
-        slots = [slot for slot in active if slot.open]
+                    slot.writer.ending = slot.calls.due() or make_room(slot.cache, slot.writer, slot.calls)
+        slots = [slot for slot in active if slot.writing]
         if not slots:
             return
         for slot in slots:
@@ -287,7 +318,7 @@ class Batch:
     def _collect(self, active: list[_Slot], interrupted: Ending | None) -> Iterator[Answer]:
         """Take out the slots that are done, or all of them after an interruption."""
         for slot in list(active):
-            ending = slot.writer.ending or interrupted
+            ending = interrupted if slot.waiting else slot.writer.ending or interrupted
             if ending:
                 active.remove(slot)
                 self._release(slot)

@@ -65,12 +65,19 @@ class CachedTokens:
         return kept
 
     def prefill(
-        self, calls: Interruptible, logits: Literal["last", "none"] = "last"
+        self,
+        calls: Interruptible,
+        logits: Literal["last", "none"] = "last",
+        at_most: int | None = None,
     ) -> NDArray[np.float32] | None:
-        """Compute all tokens that are not in the cache yet: float32 [n_vocab] of the last one, or None."""
+        """Compute the tokens that are not in the cache yet, or the next ``at_most`` of them.
+
+        Returns float32 [n_vocab] of the last one, or None, as also where some are left.
+        """
         row, before, started = None, self.cached, time.perf_counter()
-        while (start := int(self.seq.length)) < len(self.tokens):
-            ids = self.tokens[start : start + _PREFILL_CHUNK]
+        end = len(self.tokens) if at_most is None else min(len(self.tokens), int(self.seq.length) + at_most)
+        while (start := int(self.seq.length)) < end:
+            ids = self.tokens[start : min(end, start + _PREFILL_CHUNK)]
             last = start + len(ids) == len(self.tokens)
             row = calls.call(self.model.prefill, self.seq, ids, logits if last else "none")
             if self._prompt_role == start:

@@ -108,16 +108,47 @@ def test_prompts_that_are_long_or_have_a_timeout_are_computed_alone():
     params = [two, two.with_(max_tokens=0), two.with_(timeout=60), two, two, two]
     requests = [Request(*pair, key=i) for i, pair in enumerate(zip(prompts, params, strict=True))]
     answers = run(model, requests)
-    # 60 + 4 tokens fill the pass of the fake model; the first two are not both to be gone on with
+    # 60 + 4 tokens fill the pass of the fake model
     assert model.calls[:5] == [
         ("prefill", 1),
         ("prefill", 2),
         ("prefill", 3),
-        ("prefill", 60),
-        ("prefill", 4),
+        ("together", 64),
+        ("prefill", 5),
     ]
     for request in requests:
         assert answers[request.key].result.token_ids == alone(request).token_ids
+
+
+def test_answers_at_work_do_not_wait_for_a_whole_long_prompt():
+    model = FakeModel(n_ctx=8192)
+    requests = [
+        Request([1], GREEDY.with_(max_tokens=12, ignore_eos=True), key="short"),
+        Request([2] * 3000, GREEDY.with_(max_tokens=4, ignore_eos=True), key="long"),
+        Request([2] * 3000 + [3], GREEDY.with_(max_tokens=4, ignore_eos=True), key="alike"),
+    ]
+    answers = run(model, requests)
+    kinds = [kind for kind, _ in model.calls]
+    first = kinds.index("prefill", 1)  # the long prompt's
+    assert kinds[first : first + 10] == ["prefill", "decode"] * 5
+    assert max(n for kind, n in model.calls if kind == "prefill") == 512
+    assert sum(n for kind, n in model.calls if kind == "prefill") == 1 + 3000 + 1
+    for request in requests:
+        assert answers[request.key].result.token_ids == alone(request, n_ctx=8192).token_ids
+
+
+def test_a_timeout_is_noticed_between_the_pieces_of_other_prompts():
+    model = FakeModel(n_ctx=8192)
+    model.slow_s = 0.05
+    requests = [
+        Request([1], GREEDY.with_(timeout=0.12, ignore_eos=True), key="timed"),
+        *(Request([i] * 3000, GREEDY.with_(max_tokens=1), key=i) for i in (2, 3)),
+    ]
+    answers = Batch(model, FakeTokenizer()).run(requests)
+    first = next(answers)
+    assert (first.request.key, first.result.finish_reason) == ("timed", "timeout")
+    assert model.computed < 4 * 512  # of 6000 tokens
+    assert {answer.request.key for answer in answers} == {2, 3}
 
 
 def test_trouble_with_several_prompts_is_traced_to_its_own():
