@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation.aio import stream_async
-from llmgen.generation.batch import MAX_SLOTS, Answer, Batch, Request, generate_all
+from llmgen.generation.batch import MAX_SLOTS, Batch, generate_all
 from llmgen.generation.beams import Beam, BeamOptions, BeamSearch
 from llmgen.generation.cached import Reuse
 from llmgen.generation.events import GenerationEvent, GenerationResult
 from llmgen.generation.params import SamplingParams
 from llmgen.generation.prompt import check_prompt
+from llmgen.generation.requests import Answer, Request
 from llmgen.generation.rng import random_seed
 from llmgen.generation.session import Session
 from llmgen.generation.sessions import Sessions

@@ -10,18 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmgen.generation.batch import Answer, Batch, Request
+    from llmgen.generation.batch import Batch
     from llmgen.generation.beams import Beam, BeamOptions, BeamSearch
     from llmgen.generation.events import GenerationEvent, GenerationResult, Timings, TokenLogprob
     from llmgen.generation.params import SamplingParams
+    from llmgen.generation.requests import Answer, Request
     from llmgen.generation.sampler import Sampler
     from llmgen.generation.session import Session
     from llmgen.generation.stream import GenerationStream
 
 _HOME = {
-    "Answer": "batch",
+    "Answer": "requests",
     "Batch": "batch",
-    "Request": "batch",
+    "Request": "requests",
     "Beam": "beams",
     "BeamOptions": "beams",
     "BeamSearch": "beams",

@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +20,7 @@ from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
 from llmgen.generation.params import SamplingParams
 from llmgen.generation.prompt import check_prompt
+from llmgen.generation.requests import TURN, Answer, Request, Slot
 from llmgen.generation.stopping import Cancel, Interruptible
 from llmgen.generation.stream import make_room
 from llmgen.generation.writer import Writer
@@ -33,103 +32,8 @@ MAX_SLOTS = 8
 
 _WORTH_SHARING = 16
 
-_TURN = 512
-"""Prompt tokens that are computed between two tokens of the answers at work: how long these wait."""
-
 _TOGETHER = 128
 """Tokens of prompts that are computed in one pass; longer ones gain nothing by company."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One prompt of a batch; ``key`` is the caller's, to know the answer by."""
-
-    prompt_ids: Sequence[int]
-    params: SamplingParams = field(default_factory=SamplingParams)
-    key: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of a request.
-
-    A request that was refused has only an error; one that an error ended has
-    the result up to there, too.
-    """
-
-    request: Request
-    result: GenerationResult | None = None
-    error: LLMGenError | None = None
-
-
-class _Slot:
-    """A request at work."""
-
-    def __init__(self, request: Request, cache: CachedTokens, writer: Writer, calls: Interruptible) -> None:
-        self.request = request
-        self.cache = cache
-        self.writer = writer
-        self.calls = calls
-        self.token = -1
-        self.error: LLMGenError | None = None
-        self.waiting = True  # for its prompt to be computed
-        self._started = False
-
-    @property
-    def open(self) -> bool:
-        """Whether it wants another token."""
-        return self.writer.ending is None
-
-    @property
-    def writing(self) -> bool:
-        """Whether it may have one now."""
-        return self.open and not self.waiting
-
-    @contextmanager
-    def own_trouble(self) -> Iterator[None]:
-        """Let an error or a timeout of this request end this request only."""
-        try:
-            yield
-        except Interrupted:
-            due = self.calls.due()
-            if due is None or due.reason != "timeout":
-                raise
-            self.writer.ending, self.waiting = due, False
-        except LLMGenError as error:
-            self.fail(error)
-
-    def fail(self, error: LLMGenError) -> None:
-        """End with an error, and with what there is."""
-        self.error = error
-        self.writer.ending, self.waiting = Ending("interrupted", "error"), False
-
-    def begin(self, ids: list[int]) -> None:
-        """Take the prompt."""
-        self.writer.prefill_tokens = len(ids) - self.cache.begin(ids, "prompt")
-
-    def start(self) -> None:
-        """Start the clocks, when its prompt's turn has come."""
-        if not self._started:
-            self._started = True
-            self.writer.start()
-            self.calls.start()
-
-    def prefill(self) -> NDArray[np.float32] | None:
-        """Compute the next _TURN tokens of the prompt: float32 [n_vocab] of its last token, or None."""
-        started = time.perf_counter()
-        try:
-            return self.cache.prefill(self.calls, "last" if self.open else "none", _TURN)
-        finally:
-            self.writer.prefill_s += time.perf_counter() - started
-
-    def step(self, logits: NDArray[np.float32]) -> GenerationEvent | None:
-        """Choose the next token from float32 [n_vocab]."""
-        event = self.writer.step(logits)
-        if event:
-            self.token = cast(int, event.token_id)
-        if self.open:
-            self.writer.ending = self.calls.due()
-        return event
 
 
 class Batch:
@@ -156,7 +60,7 @@ class Batch:
         self._cancel = cancel
         self._on_event = on_event
         self._trunk: CachedTokens | None = None  # a prompt that the next one begins like
-        self._growing: _Slot | None = None  # whose prompt will be the trunk when it is computed
+        self._growing: Slot | None = None  # whose prompt will be the trunk when it is computed
         self._calls = Interruptible(model, cancel, None)
 
     def run(self, requests: Iterable[Request]) -> Iterator[Answer]:
@@ -167,7 +71,7 @@ class Batch:
         an error that is no request's own (out of memory), which is raised then.
         """
         waiting = _Peekable(requests)
-        active: list[_Slot] = []
+        active: list[Slot] = []
         interrupted: Ending | None = None
         failure: Exception | None = None
         self._calls, self._growing = Interruptible(self._model, self._cancel, None), None
@@ -196,9 +100,9 @@ class Batch:
                 self._release(slot)
             self._drop_trunk()
 
-    def _begin(self, active: list[_Slot], waiting: _Peekable, refused: list[Answer]) -> None:
+    def _begin(self, active: list[Slot], waiting: _Peekable, refused: list[Answer]) -> None:
         """Start waiting requests and compute their prompts, as far as answers at work can wait for that."""
-        budget = _TURN
+        budget = TURN
         while True:
             self._fill(active, waiting, refused)
             begun = [slot for slot in active if slot.waiting]
@@ -207,10 +111,10 @@ class Batch:
             budget -= self._prompts(begun)
             if (grown := self._growing) and not grown.waiting:
                 self._growing = None
-                if not grown.cache.missing:
+                if not grown.cache.n_missing:
                     self._trunk = grown.cache.fork()
 
-    def _fill(self, active: list[_Slot], waiting: _Peekable, refused: list[Answer]) -> None:
+    def _fill(self, active: list[Slot], waiting: _Peekable, refused: list[Answer]) -> None:
         """Give free slots to waiting requests; those that begin like one at work wait for its prompt."""
         while len(active) < self._n_slots and not self._growing and waiting.has_next():
             request = waiting.take()
@@ -226,7 +130,7 @@ class Batch:
             if self._trunk is None and _alike(ids, waiting.peek()):
                 self._growing = slot
 
-    def _prompts(self, begun: list[_Slot]) -> int:
+    def _prompts(self, begun: list[Slot]) -> int:
         """Compute the first prompt, or short ones together, and choose their first tokens; how many it computed."""
         group = self._group(begun)
         before = _count(group)
@@ -237,12 +141,12 @@ class Batch:
             event = None
             with slot.own_trouble():
                 logits = rows[slot] if rows else slot.prefill()
-                slot.waiting = bool(slot.cache.missing)
+                slot.waiting = slot.cache.n_missing > 0
                 event = None if logits is None else slot.step(logits)
             self._report(slot, event)  # an error in there is the caller's, not this request's
         return before - _count(group)
 
-    def _group(self, begun: list[_Slot]) -> list[_Slot]:
+    def _group(self, begun: list[Slot]) -> list[Slot]:
         """The first one, and those behind it that go with it in one pass; who has a timeout goes alone, and can end."""
         group = begun[:1]
         for slot in begun[1:]:
@@ -252,7 +156,7 @@ class Batch:
             group.append(slot)
         return group
 
-    def _together(self, slots: list[_Slot]) -> dict[_Slot, NDArray[np.float32]]:
+    def _together(self, slots: list[Slot]) -> dict[Slot, NDArray[np.float32]]:
         """The logits of short prompts, float32 [n_vocab] each, in one pass; nothing where that fails."""
         started = time.perf_counter()
         try:
@@ -268,16 +172,16 @@ class Batch:
             slot.writer.prefill_s += time.perf_counter() - started
         return dict(zip(slots, rows, strict=True))
 
-    def _open(self, request: Request, ids: list[int]) -> _Slot:
+    def _open(self, request: Request, ids: list[int]) -> Slot:
         n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
         writer = Writer(self._tokenizer, request.params, ids, n_vocab, n_ctx)
         calls = Interruptible(self._model, self._cancel, request.params.timeout)
         if self._trunk and common_prefix(self._trunk.tokens, ids) >= _WORTH_SHARING:
-            return _Slot(request, self._trunk.fork(), writer, calls)
+            return Slot(request, self._trunk.fork(), writer, calls)
         self._drop_trunk()
-        return _Slot(request, CachedTokens(self._model, self._model.new_sequence()), writer, calls)
+        return Slot(request, CachedTokens(self._model, self._model.new_sequence()), writer, calls)
 
-    def _step(self, active: list[_Slot]) -> None:
+    def _step(self, active: list[Slot]) -> None:
         """One forward pass for all slots that go on."""
         for slot in active:
             if slot.writing:
@@ -288,14 +192,14 @@ class Batch:
             return
         for slot in slots:
             slot.cache.tokens.append(slot.token)
-        events: list[tuple[_Slot, GenerationEvent | None]] = []
+        events: list[tuple[Slot, GenerationEvent | None]] = []
         try:
             self._calls.call(self._advance, slots, events)
         finally:
             for slot, event in events:
                 self._report(slot, event)
 
-    def _advance(self, slots: list[_Slot], events: list[tuple[_Slot, GenerationEvent | None]]) -> None:
+    def _advance(self, slots: list[Slot], events: list[tuple[Slot, GenerationEvent | None]]) -> None:
         """Every slot's next token, and its event; in this model's turn, so that the logits need no copy."""
         started = time.perf_counter()
         try:
@@ -315,7 +219,7 @@ class Batch:
             with slot.own_trouble():
                 events.append((slot, slot.step(row)))
 
-    def _collect(self, active: list[_Slot], interrupted: Ending | None) -> Iterator[Answer]:
+    def _collect(self, active: list[Slot], interrupted: Ending | None) -> Iterator[Answer]:
         """Take out the slots that are done, or all of them after an interruption."""
         for slot in list(active):
             ending = interrupted if slot.waiting else slot.writer.ending or interrupted
@@ -326,7 +230,7 @@ class Batch:
                 self._report(slot, last)
                 yield Answer(slot.request, last.result, slot.error)
 
-    def _release(self, slot: _Slot) -> None:
+    def _release(self, slot: Slot) -> None:
         slot.calls.finish()
         slot.cache.seq.close()
 
@@ -335,14 +239,14 @@ class Batch:
             self._trunk.seq.close()
             self._trunk = None
 
-    def _report(self, slot: _Slot, event: GenerationEvent | None) -> None:
+    def _report(self, slot: Slot, event: GenerationEvent | None) -> None:
         if event and self._on_event:
             self._on_event(slot.request, event)
 
 
-def _count(slots: list[_Slot]) -> int:
+def _count(slots: list[Slot]) -> int:
     """Tokens to compute."""
-    return sum(len(slot.cache.missing) for slot in slots)
+    return sum(slot.cache.n_missing for slot in slots)
 
 
 def _alike(ids: list[int], following: Request | None) -> bool:

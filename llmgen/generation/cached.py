@@ -88,9 +88,9 @@ class CachedTokens:
         return row
 
     @property
-    def missing(self) -> list[int]:
-        """The tokens that are not in the cache yet."""
-        return self.tokens[int(self.seq.length) :]
+    def n_missing(self) -> int:
+        """How many of the tokens are not in the cache yet."""
+        return len(self.tokens) - self.cached
 
     def decode(self, calls: Interruptible, token: int) -> NDArray[np.float32]:
         """Add one generated token and compute it: float32 [n_vocab]."""
@@ -166,7 +166,8 @@ def prefill_together(caches: Sequence[CachedTokens], calls: Interruptible) -> ND
     Returns float32 [n, n_vocab], of each one's last token what ``prefill`` would give.
     """
     starts = [int(cache.seq.length) for cache in caches]
-    rows = calls.call(caches[0].model.prefill_together, [(cache.seq, cache.missing) for cache in caches])
+    prompts = [(cache.seq, cache.tokens[start:]) for cache, start in zip(caches, starts, strict=True)]
+    rows = calls.call(caches[0].model.prefill_together, prompts)
     for cache, start in zip(caches, starts, strict=True):
         if cache._prompt_role == start:
             cache._prompt_role = len(cache.tokens)

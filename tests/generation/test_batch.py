@@ -8,7 +8,8 @@ import pytest
 from generation.fakes import FakeModel, FakeTokenizer, says
 from llmgen.errors import ContextFullError, LLMGenError, UsageError
 from llmgen.generation import SamplingParams, Session
-from llmgen.generation.batch import Answer, Batch, Request
+from llmgen.generation.batch import Batch
+from llmgen.generation.requests import Answer, Request
 
 GREEDY = SamplingParams(temp=0.0, max_tokens=20, ignore_eos=True)
 
