@@ -114,8 +114,7 @@ def largest(candidates: Candidates, k: int) -> Candidates:
         return candidates
     if candidates.ordered or k < _SMALL:
         chosen = best(candidates, k)
-        by_id = np.argsort(chosen.ids)  # type: ignore[arg-type]
-        return Candidates(chosen.ids[by_id], chosen.logits[by_id])  # type: ignore[index]
+        return chosen if chosen.ids is None else chosen.take(np.argsort(chosen.ids))
     if candidates.ids is not None:
         candidates = candidates.take(np.argsort(candidates.ids, kind="stable"))
     bound = np.partition(candidates.logits, n - k)[n - k]

@@ -216,7 +216,7 @@ class Chooser:
         self._tokens, self._bias = self._tokens[there], self._bias[there]
         values = np.zeros(len(CHOICE_FIELDS) + CHOICE_STAGE * len(stages), dtype=np.float64)
         self._values_address = _address(values)
-        self._values: Any = memoryview(values)  # type: ignore[arg-type]  # a view: quicker than the array for single values
+        self._values: Any = values.data  # quicker than the array for single values
         for field, value in (("stages", len(stages)), ("greedy", greedy), ("zipf", _address(_ZIPF))):
             self._values[CHOICE_FIELDS[field]] = value
         self._at = {}
@@ -226,7 +226,7 @@ class Chooser:
         self._looks_back = "penalties" in self._at or "dry" in self._at
         places = np.zeros(len(CHOICE_PLACES), dtype=np.int64)
         self._places_address = _address(places)
-        self._places: Any = memoryview(places)  # type: ignore[arg-type]
+        self._places: Any = places.data
         self._room_of: dict[str, int] | None = None
 
     def choose(

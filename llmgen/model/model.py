@@ -157,11 +157,7 @@ class Model:
             for at in range(0, len(tokens), size):
                 part = tokens[at : at + size]
                 wanted = {"all": len(part), "none": 0, "last": int(at + size >= len(tokens))}[logits]
-                seq.touch(seq.length + len(part))
-                self._control.prompts([(part, seq.length, memory.ctypes.data, wanted)])
-                self._fill_tables(self._prompt, seq.length + len(part))
-                self._run(self._prompt, len(part))
-                seq.commit(len(part))
+                self._run_prompts([(seq, memory, part, wanted)])
                 if out is not None:
                     out[at : at + len(part)] = self._logits(self._prompt, wanted)
             return self._logits(self._prompt, 1)[0].copy() if logits == "last" else out
@@ -183,16 +179,18 @@ class Model:
         with self._running():
             for seq, ids in parts:
                 self._check_room(seq, len(ids))
-                seq.touch(seq.length + len(ids))
-            memories = [seq.memory() for seq, _ in parts]
-            self._control.prompts(
-                [(ids, seq.length, m.ctypes.data, 1) for (seq, ids), m in zip(parts, memories, strict=True)]
-            )
-            self._fill_tables(self._prompt, max(seq.length + len(ids) for seq, ids in parts))
-            self._run(self._prompt, total)
-            for seq, ids in parts:
-                seq.commit(len(ids))
+            self._run_prompts([(seq, seq.memory(), ids, 1) for seq, ids in parts])
             return self._logits(self._prompt, len(parts)).copy()
+
+    def _run_prompts(self, parts: list[tuple[Sequence, np.ndarray, np.ndarray, int]]) -> None:
+        """One run: sequences, their memories, their next tokens, for how many of these logits are wanted."""
+        for seq, _, ids, _ in parts:
+            seq.touch(seq.length + len(ids))
+        self._control.prompts([(ids, seq.length, m.ctypes.data, wanted) for seq, m, ids, wanted in parts])
+        self._fill_tables(self._prompt, max(seq.length + len(ids) for seq, _, ids, _ in parts))
+        self._run(self._prompt, sum(len(ids) for _, _, ids, _ in parts))
+        for seq, _, ids, _ in parts:
+            seq.commit(len(ids))
 
     @property
     def max_together(self) -> int:
