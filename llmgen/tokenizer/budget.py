@@ -1,19 +1,30 @@
 """What one rendering of a chat template may use: time, text, and the size of any value.
 
 Templates come from strangers' files.  Python has no way to stop a computation from
-outside, so the sandbox reports every loop turn, call, operator and filter here, and asks
-before it makes a value whose size a template can choose.
+outside, so the sandbox reports every step of a template here: each loop turn, call,
+operator, comparison, filter, look-up and output.  Two rules bound what a step can do:
+
+- Whatever goes into a step is weighed first (:meth:`Budget.take`), so a step that walks
+  through its operands is short, however often they share their parts.
+- Whatever comes out of a step is counted (:meth:`Budget.made`).  Where the result can be
+  much larger than the operands, the sandbox asks for room before it is made.
+
+Steps whose work grows with the product of two lengths state it (:meth:`Budget.work`).
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
-SECONDS = 3.0
-"""How long a rendering may take; real templates need a few milliseconds."""
+from llmgen.errors import TemplateError
+
+SECONDS = 4.0
+"""How long all renderings of one call may take; real templates need a few milliseconds."""
 
 TEXT = 2_000_000
 """Characters and elements that any one value or the output may have, besides eight times the input."""
@@ -25,19 +36,56 @@ REPEAT = 100_000
 _ELEMENT = 8
 """What an element of a list weighs besides its own size, in characters."""
 
+WORK = 2_000_000_000
+"""The most comparisons of characters that one step may need: less than a second."""
+
+_ENDLESS = 1 << 60
+"""The weight of a value that is being weighed: one that holds itself weighs too much."""
+
 _NUMBER = re.compile(r"\d{5,}|\*")
+_VIEWS = tuple(map(type, ({}.keys(), {}.values(), {}.items())))
+_CONTAINERS: tuple[type[Any], ...] = (list, tuple, dict, set, frozenset, *_VIEWS)
+
+_limit: ContextVar[float | None] = ContextVar("rendering_limit", default=None)
 
 
-class OverBudget(Exception):
+class OverBudget(TemplateError):
     """A template used more than it may."""
+
+    def __init__(self, words: str) -> None:
+        """``words``: what it did."""
+        super().__init__(f"the chat template was stopped: {words}; give another one")
+
+
+@contextmanager
+def rendering_within(seconds: float | None) -> Iterator[None]:
+    """Renderings in the block end after this many seconds, if that is earlier than they would anyway."""
+    token = _limit.set(None if seconds is None else time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+class Deadline:
+    """When a call that begins now must be done with all its renderings."""
+
+    def __init__(self) -> None:
+        now, limit = time.monotonic(), _limit.get()
+        self.seconds = SECONDS if limit is None else min(SECONDS, limit - now)
+        self._end = now + self.seconds
+
+    def is_past(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() > self._end
 
 
 class Budget:
     """Counts what one rendering uses; every method raises OverBudget when it is too much."""
 
-    def __init__(self, n_input: int) -> None:
+    def __init__(self, n_input: int, deadline: Deadline | None = None) -> None:
         """``n_input``: the characters in the conversation."""
-        self._end = time.monotonic() + SECONDS
+        self._deadline = deadline or Deadline()
         self._largest = TEXT + 8 * n_input
         self._left = 16 * self._largest
         self._written = 0
@@ -45,13 +93,20 @@ class Budget:
 
     def tick(self) -> None:
         """Something was done."""
-        if time.monotonic() > self._end:
-            raise OverBudget(f"it ran for more than {SECONDS:g} seconds")
+        if self._deadline.is_past():
+            raise OverBudget(f"it ran for more than {max(self._deadline.seconds, 0):.2g} seconds")
+
+    def take(self, *values: Any) -> None:
+        """These values are about to be used in one step."""
+        self.tick()
+        for value in values:
+            if self.weigh(value) > self._largest:
+                self._refuse_size()
 
     def made(self, value: Any) -> Any:
         """A value was made: count it, and give it back."""
         self.tick()
-        if isinstance(value, (str, bytes, list, tuple, dict, set, frozenset)):
+        if isinstance(value, (str, bytes, *_CONTAINERS)):
             self.room(self.weigh(value))
         elif isinstance(value, int) and value.bit_length() > INTEGER_BITS:
             self._refuse_number()
@@ -61,30 +116,46 @@ class Budget:
         """A value of this many characters or elements is about to be made."""
         self._left -= int(size)
         if size > self._largest or self._left < 0:
-            raise OverBudget(f"it made more than {self._largest:,} characters")
+            self._refuse_size()
+
+    def work(self, steps: int) -> None:
+        """A step is about to compare this many characters at worst."""
+        self.tick()
+        if steps > WORK:
+            raise OverBudget("it searched a long text for another long text")
 
     def weigh(self, value: Any) -> int:
         """The characters and elements in a value, shared parts counted each time they show.
 
         So nothing that walks through the value, as writing it out or comparing it does,
-        takes more steps than this.
+        takes more steps than this.  Values that are neither text nor containers weigh 1:
+        nothing walks through them.
         """
         if isinstance(value, (str, bytes)):
             return len(value)
-        if not isinstance(value, (list, tuple, dict, set, frozenset)):
+        if isinstance(value, range):
+            return _ELEMENT * len(value)
+        if not isinstance(value, _CONTAINERS):
             return 1
         known = self._weights.get(id(value))
-        # A set or dict cannot be kept from changing, but templates cannot change one.
         if known is not None and known[0] is value:
             return known[1]
-        parts = [*value, *value.values()] if isinstance(value, Mapping) else list(value)
+        self.tick()
+        self._weights[id(value)] = (value, _ENDLESS)
+        parts = list(value)
+        if isinstance(value, Mapping):
+            parts += value.values()
         weight = _ELEMENT * (len(parts) + 1) + sum(map(self.weigh, parts))
         self._weights[id(value)] = (value, weight)
         return weight
 
+    def changed(self) -> None:
+        """A list was changed, so what is known about weights holds no longer."""
+        self._weights.clear()
+
     def operator(self, symbol: str, left: Any, right: Any) -> None:
         """An operator is about to be applied."""
-        self.tick()
+        self.take(left, right)
         match symbol:
             case "*":
                 self._product(left, right)
@@ -108,6 +179,9 @@ class Budget:
         if isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > INTEGER_BITS:
             self._refuse_number()
 
+    def _refuse_size(self) -> NoReturn:
+        raise OverBudget(f"it made more than {self._largest:,} characters")
+
     def _refuse_number(self) -> NoReturn:
         raise OverBudget(f"it made a number of more than {INTEGER_BITS} bits")
 
@@ -115,12 +189,12 @@ class Budget:
         """A ``%`` format is about to be filled in."""
         if _NUMBER.search(str(text)):
             raise OverBudget("it asked for a width of five digits or more")
-        self.room(len(text) * (1 + self.weigh(arguments)))
+        self.room(len(text) + text.count("%") * self.weigh(arguments))
 
-    def width(self, value: Any) -> None:
+    def width(self, value: Any, most: int = REPEAT) -> None:
         """A number is about to be used as a width or a count."""
-        if isinstance(value, int) and value > REPEAT:
-            raise OverBudget(f"it asked for a width of {value:,}, expected at most {REPEAT:,}")
+        if isinstance(value, int) and value > most:
+            raise OverBudget(f"it asked for a width of {value:,}, expected at most {most:,}")
 
     def format_spec(self, spec: str) -> None:
         """A value is about to be formatted as ``spec`` says."""

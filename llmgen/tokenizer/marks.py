@@ -33,6 +33,7 @@ from functools import cached_property
 from typing import Any
 
 from llmgen.errors import TemplateError
+from llmgen.tokenizer.budget import OverBudget
 from llmgen.tokenizer.partition import Span
 
 Part = tuple[str, bool]
@@ -75,6 +76,8 @@ def mark_data(run: Run, messages: Any, tools: dict[str, Any], known: str, guarde
         """The prompt with stand-ins; None if the template fails over them."""
         try:
             return run(_map(messages, replace), _map(tools, replace))
+        except OverBudget:
+            raise
         except TemplateError:
             return None
 

@@ -15,18 +15,19 @@ from typing import Any
 import jinja2
 import jinja2.sandbox
 from jinja2 import nodes
-from jinja2.ext import Extension
 from jinja2.ext import loopcontrols as LoopControls
-from jinja2.filters import do_indent
-from jinja2.parser import Parser
-from jinja2.visitor import NodeTransformer
+from jinja2.filters import do_indent, do_trim
+from jinja2.utils import Namespace
 
-from llmgen.tokenizer.budget import Budget, OverBudget
+from llmgen.tokenizer.budget import Budget
+from llmgen.tokenizer.methods import LIST_CHANGES, check_method
+from llmgen.tokenizer.watch import Generation, Watch
 
-_WIDTH_METHODS = ("ljust", "rjust", "center", "zfill", "to_bytes")
 _WIDTH_FILTERS = ("center", "slice", "batch", "truncate", "round")
 # Chance has no place in a prompt, and the others are slow on large values.
 _LEFT_OUT = ("random", "pprint", "urlize", "xmlattr", "wordwrap", "striptags")
+
+_MOST_INDENT = 100
 
 
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -48,17 +49,21 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         )
         self._local = threading.local()
         self.concat = self._concat  # type: ignore[method-assign]
+        self.finalize = self._written
         self.globals.pop("lipsum")
+        self.globals["namespace"] = _Space
         for name in _LEFT_OUT:
             self.filters.pop(name)
         self.filters |= {"tojson": self._tojson, "sum": _sum, "replace": self._replace, "join": self._join}
-        self.filters |= {"format": self._format, "indent": self._indent}
+        self.filters |= {"format": self._format, "indent": self._indent, "trim": self._trim}
         self.filters = self._all_watched(self.filters)
         self.tests = self._all_watched(self.tests)
 
-    def start(self, budget: Budget) -> None:
-        """Begin a rendering in this thread."""
+    def start(self, budget: Budget, given: Any = ()) -> None:
+        """Begin a rendering in this thread; the template may change no list within ``given``."""
         self._local.budget = budget
+        self._local.given = given
+        self._local.given_ids = None
 
     @property
     def budget(self) -> Budget:
@@ -67,25 +72,39 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return budget if budget is not None else Budget(0)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree: nodes.Template = _Watch(self).visit(super()._parse(source, name, filename))
+        tree: nodes.Template = Watch(self).visit(super()._parse(source, name, filename))
         tree.set_environment(self)
         return tree
 
     # What compiled templates call
 
     def turn(self) -> bool:
-        """A loop went round; ``call`` has counted it."""
+        """A loop goes round."""
+        self.budget.tick()
         return True
+
+    def used(self, value: Any) -> Any:
+        """A value is about to be compared."""
+        self.budget.take(value)
+        return value
+
+    def keep(self, value: Any) -> Any:
+        """A list, tuple or dict was written out."""
+        return self.budget.made(value)
 
     def join_text(self, *parts: Any) -> str:
         """The ``~`` operator."""
+        self.budget.take(*parts)
         texts = list(map(str, parts))
         self.budget.joined("", texts)
         return "".join(texts)
 
-    def keep(self, value: Any) -> Any:
-        """A list, tuple or dict was written out; ``call`` has counted it."""
-        return value
+    # The context is passed so that Jinja2 writes no constants out while it compiles.
+    @jinja2.pass_context
+    def _written(self, context: Any, value: Any) -> str:
+        """What ``{{ value }}`` writes."""
+        self.budget.take(value)
+        return str(self.budget.made(str(value)))
 
     def _concat(self, parts: Any) -> str:
         texts = list(parts)
@@ -97,20 +116,44 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return self.budget.made(super().call_binop(context, operator, left, right))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
+        self.budget.take(argument)
         value = super().getitem(obj, argument)
         return self.budget.made(value) if isinstance(argument, slice) else value
 
-    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        budget = __self.budget
-        budget.tick()
-        if isinstance(__obj, (BuiltinMethodType, MethodType)):
-            args = __self._check_method(__obj, args, kwargs)
-        return budget.made(super().call(__context, __obj, *args, **kwargs))
-
     def getattr(self, obj: Any, attribute: str) -> Any:
+        self.budget.tick()
         if attribute.startswith("__"):
             return self.unsafe_undefined(obj, attribute)
         return super().getattr(obj, attribute)
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(__obj, (BuiltinMethodType, MethodType)):
+            return __self._call(__context, __obj, args, kwargs)
+        if __obj.__self__ is __self:
+            # One of the calls that Watch has put in; it uses the budget itself.
+            return __obj(*args)
+        args = check_method(__self.budget, __obj, args, kwargs, __self._listed)
+        try:
+            return __self._call(__context, __obj, args, kwargs)
+        finally:
+            if isinstance(__obj.__self__, list) and __obj.__name__ in LIST_CHANGES:
+                __self.budget.changed()
+
+    def _call(self, context: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.budget.take(*args, *kwargs.values())
+        return self.budget.made(super().call(context, function, *args, **kwargs))
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if type(obj) is list and attr in LIST_CHANGES and not self._is_given(obj):
+            return True
+        return super().is_safe_attribute(obj, attr, value)
+
+    def _is_given(self, value: list[Any]) -> bool:
+        """Whether a list belongs to the conversation, and not to the template."""
+        local = self._local
+        if local.given_ids is None:
+            local.given_ids = frozenset(_list_ids(local.given))
+        return id(value) in local.given_ids
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
         """What stands for an attribute that no template may see.
@@ -145,39 +188,15 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
             budget = self.budget
-            budget.tick()
+            budget.take(*args, *kwargs.values())
             if name in _WIDTH_FILTERS:
                 for value in (*args[1:], *kwargs.values()):
                     budget.width(value)
-            return budget.made(function(*args, **kwargs))
+            result = function(*args, **kwargs)
+            # What would be computed later, element by element, is computed here, where it counts.
+            return budget.made(self._listed(result) if isinstance(result, Iterator) else result)
 
         return watched
-
-    def _check_method(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Ask for room before a method makes a value whose size its arguments choose."""
-        budget = self.budget
-        name, owner = method.__name__, method.__self__
-        if name in _WIDTH_METHODS:
-            for value in (*args, *kwargs.values()):
-                budget.width(value)
-        if not isinstance(owner, (str, bytes)):
-            return args
-        match name, args:
-            case "encode" | "decode" | "maketrans", _:
-                raise OverBudget(f"it used {name}, which no prompt needs")
-            case "replace", (str() as old, str() as new, *_) if isinstance(owner, str):
-                budget.replaced(owner, old, new)
-            case "join", (parts,):
-                listed = self._listed(parts)
-                budget.joined(owner, listed)
-                return (listed,)
-            case "expandtabs", _:
-                size = next(iter((*args, *kwargs.values())), 8)
-                budget.width(size)
-                budget.room(len(owner) + str(owner).count("\t") * max(size, 0))
-            case "translate", (table,):
-                budget.room(len(owner) * (1 + budget.weigh(table)))
-        return args
 
     # Filters that could make large values, written anew to ask first
 
@@ -190,12 +209,15 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         sort_keys: bool = False,
     ) -> str:
         """JSON as models were trained with: nothing escaped for HTML, as transformers does it."""
-        width = len(indent) if isinstance(indent, str) else indent or 0
-        weight = self.budget.weigh(value)
-        self.budget.room(weight * (1 + width * _depth(value)))
-        return json.dumps(
-            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        self.budget.width(len(indent) if isinstance(indent, str) else indent, _MOST_INDENT)
+        encoder = json.JSONEncoder(
+            ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
         )
+        return "".join(map(self.budget.made, encoder.iterencode(value)))
+
+    def _trim(self, value: Any, chars: str | None = None) -> Any:
+        self.budget.work(len(str(value)) * len(chars or ""))
+        return do_trim(value, chars)
 
     def _replace(self, value: Any, old: Any, new: Any, count: int | None = None) -> str:
         text, old, new = str(value), str(old), str(new)
@@ -235,15 +257,11 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return list(counted())
 
 
-class Generation(Extension):
-    """``{% generation %}``: marks the assistant's words for training; here it only shows them."""
+class _Space(Namespace):
+    """A namespace that prints as one, not as all that it holds."""
 
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        """The block's content in a scope of its own."""
-        line = next(parser.stream).lineno
-        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+    def __repr__(self) -> str:
+        return "namespace(...)"
 
 
 class _Formatter(jinja2.sandbox.SandboxedFormatter):
@@ -251,39 +269,6 @@ class _Formatter(jinja2.sandbox.SandboxedFormatter):
         env: Sandbox = self._env  # type: ignore[assignment]
         env.budget.format_spec(format_spec)
         return env.budget.made(super().format_field(value, format_spec))
-
-
-class _Watch(NodeTransformer):
-    """Puts calls into a template's tree that report what it does."""
-
-    def __init__(self, env: Sandbox) -> None:
-        self._env = env
-
-    def _call(self, name: str, arguments: list[nodes.Expr], line: int) -> nodes.Call:
-        function = nodes.EnvironmentAttribute(name, lineno=line)
-        return nodes.Call(function, arguments, [], None, None, lineno=line)
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        self.generic_visit(node)
-        line = node.lineno
-        node.body.insert(0, nodes.ExprStmt(self._call("turn", [], line), lineno=line))
-        if node.test is not None:
-            node.test = nodes.And(self._call("turn", [], line), node.test, lineno=line)
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return self._call("join_text", node.nodes, node.lineno)
-
-    def visit_List(self, node: nodes.List) -> nodes.Node:
-        self.generic_visit(node)
-        return self._call("keep", [node], node.lineno)
-
-    visit_Dict = visit_List
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        self.generic_visit(node)
-        return node if node.ctx == "store" else self._call("keep", [node], node.lineno)
 
 
 def _sum(iterable: Any, attribute: str | None = None, start: Any = 0) -> Any:
@@ -297,15 +282,10 @@ def _sum(iterable: Any, attribute: str | None = None, start: Any = 0) -> Any:
     return total
 
 
-def _depth(value: Any) -> int:
-    """How deep lists and dicts lie in one another; the value's weight bounds the work."""
-    depth, level = 0, [value]
-    while level:
-        depth += 1
-        level = [
-            part
-            for item in level
-            if isinstance(item, (list, tuple, dict))
-            for part in (item.values() if isinstance(item, dict) else item)
-        ]
-    return depth
+def _list_ids(value: Any) -> Iterator[int]:
+    """The ids of all lists in plain data."""
+    if isinstance(value, list):
+        yield id(value)
+    if isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _list_ids(item)

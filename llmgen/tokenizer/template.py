@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmgen.errors import TemplateError
 from llmgen.gguf import GGUFFile
+from llmgen.tokenizer.budget import Budget, Deadline, OverBudget
 from llmgen.tokenizer.marks import Part, mark_data
 from llmgen.tokenizer.tokenizer import Tokenizer, bos_and_eos
 
@@ -22,6 +24,11 @@ Message = Mapping[str, Any]
 MAX_SOURCE = 100_000
 """Characters in a template; the longest known one has 17,000."""
 
+_MOST_DATE = 1000
+_WIDE = re.compile(r"\d{3,}")
+
+_MOST_WORDS = 300
+
 _KEY = "tokenizer.chat_template"
 _PROBE = "qzjxkwv"
 """A word that no template has; what a template does with it shows what it does with the text."""
@@ -31,9 +38,9 @@ class TemplateRefusal(TemplateError):
     """The template itself refused the conversation; ``words`` are its own."""
 
     def __init__(self, words: str) -> None:
-        """``words`` as the template gave them to ``raise_exception``."""
-        super().__init__(f"the chat template refuses this conversation: {words or '(it does not say why)'}")
-        self.words = words
+        """``words`` as the template gave them to ``raise_exception``, of any length."""
+        self.words = _shown(words) or "(it does not say why)"
+        super().__init__(f"the chat template refuses this conversation: {self.words}")
 
 
 class ChatTemplate:
@@ -64,7 +71,7 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **kw: Any) -> str:
         """The prompt as text, as the template writes it."""
-        return self._run(_plain(messages), add_generation_prompt, _plain(kw))
+        return self._run(_plain(messages), add_generation_prompt, _plain(kw), Deadline())
 
     def render_parts(
         self,
@@ -80,10 +87,10 @@ class ChatTemplate:
         the parts are what :meth:`render` gives, except where a template changes its mind
         over such a spelling in a message; see :mod:`llmgen.tokenizer.marks`.
         """
-        plain, plain_kw = _plain(messages), _plain(kw)
+        plain, plain_kw, deadline = _plain(messages), _plain(kw), Deadline()
 
         def run(messages: Any, tools: Any) -> str:
-            return self._run(messages, add_generation_prompt, plain_kw | tools)
+            return self._run(messages, add_generation_prompt, plain_kw | tools, deadline)
 
         tools = {name: plain_kw[name] for name in ("tools", "documents") if name in plain_kw}
         known = self.source + self.bos_token + self.eos_token + repr(plain_kw)
@@ -97,12 +104,12 @@ class ChatTemplate:
         message, and the second value is a sentence to tell the user so.  Raises the
         template's own refusal where that does not help either.
         """
-        plain = _plain(messages)
+        plain, plain_kw, deadline = _plain(messages), _plain(kw), Deadline()
         if not plain or plain[0].get("role") != "system":
             return plain, None
         try:
             probe = [plain[0] | {"content": _PROBE}, *plain[1:]]
-            if _PROBE in self._run(probe, True, _plain(kw)).lower():
+            if _PROBE in self._run(probe, True, plain_kw, deadline).lower():
                 return plain, None
             reason = "leaves the system message out"
         except TemplateRefusal as refusal:
@@ -111,7 +118,7 @@ class ChatTemplate:
             if merged is None:
                 raise
             try:
-                self._run(merged, True, _plain(kw))
+                self._run(merged, True, plain_kw, deadline)
             except TemplateError:
                 raise refusal from None
         else:
@@ -147,9 +154,13 @@ class ChatTemplate:
         except Exception as error:
             raise _failure(error) from error
 
-    def _run(self, messages: list[dict[str, Any]], add_generation_prompt: bool, kw: dict[str, Any]) -> str:
-        from llmgen.tokenizer.budget import Budget, OverBudget
-
+    def _run(
+        self,
+        messages: list[dict[str, Any]],
+        add_generation_prompt: bool,
+        kw: dict[str, Any],
+        deadline: Deadline,
+    ) -> str:
         template = self._compiled
         names = {
             "tools": None,
@@ -157,24 +168,29 @@ class ChatTemplate:
             "bos_token": self.bos_token,
             "eos_token": self.eos_token,
             "raise_exception": _refuse,
-            "strftime_now": lambda format: self._now().strftime(format),
+            "strftime_now": self._date,
             "add_generation_prompt": add_generation_prompt,
             "messages": messages,
         }
-        budget = Budget(_characters(messages) + _characters(kw))
-        self._sandbox.start(budget)
+        budget = Budget(_characters(messages) + _characters(kw), deadline)
+        self._sandbox.start(budget, [messages, *kw.values()])
         out: list[str] = []
         try:
             for text in template.generate(names | kw):
                 budget.output(text)
                 out.append(text)
-        except OverBudget as error:
-            raise TemplateError(f"the chat template was stopped: {error}; give another one") from None
-        except TemplateRefusal:
+        except (OverBudget, TemplateRefusal):
             raise
         except Exception as error:
             raise _failure(error) from error
         return "".join(out)
+
+    def _date(self, format: object) -> str:
+        text = str(format)
+        # The system's formatter makes a text of any size from a width such as %999999999Y.
+        if len(text) > _MOST_DATE or _WIDE.search(text):
+            raise OverBudget("it asked for a date with a format that is too long or too wide")
+        return self._now().strftime(text)
 
 
 def encode_chat(
@@ -224,12 +240,19 @@ def _refuse(message: object = "") -> None:
 
 def _failure(error: Exception) -> TemplateError:
     """Any other exception as a sentence."""
-    words = str(error).strip().split("\n")[0] or type(error).__name__
+    words = _shown(str(error).strip().split("\n")[0]) or type(error).__name__
     if isinstance(error, RecursionError):
         words = "it calls itself without end"
     elif type(error).__name__ == "SecurityError":
         words = f"it tried what no template may ({words})"
     return TemplateError(f"the chat template failed: {words}; give another template, or what it asks for")
+
+
+def _shown(text: str) -> str:
+    """A template's own words, short enough for a message and without what would change a terminal."""
+    words = " ".join(text[: 2 * _MOST_WORDS].split())
+    words = "".join(char if char.isprintable() else "\ufffd" for char in words)
+    return words if len(words) <= _MOST_WORDS else words[:_MOST_WORDS] + " ..."
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,6 +155,24 @@ def test_nothing_depends_on_hashes_or_the_date() -> None:
         "{{ range(9999) | slice(10**9) | list }}",
         "{{ [1] | tojson(indent=10**9) }}",
         "{{ 1.5 | round(10**9, 'floor') }}",
+        "{% set x = 'x' * 20000 %}{{ ([0] * 110000) | tojson(separators=(x, x)) | length }}",
+        "{{ [[1]] | tojson(indent='x' * 1000000) }}",
+        "{% set ns = namespace(v={'a': 1}.values()) %}{% for i in range(60) %}"
+        "{% set ns.v = {'a': ns.v, 'b': ns.v}.values() %}{% endfor %}{{ ns.v }}",
+        "{% set ns = namespace(v=1) %}{% for i in range(60) %}{% set ns.v = cycler(ns.v, ns.v).items %}"
+        "{% endfor %}{{ ns.v }}",
+        "{% set ns = namespace(v=1) %}{% for i in range(60) %}{% set ns.v = cycler(ns.v, ns.v).items %}"
+        "{% endfor %}{{ {}[ns.v] }}",
+        "{% set x = ['\U000e0001' * 100000] %}{% set y %}{% for i in range(999) %}{{ x }}{% endfor %}{% endset %}",
+        "{% set a = 'a' * 1000000 %}{{ a.rfind('ab' ~ 'a' * 500000) }}",
+        "{% set a = 'a' * 1000000 %}{{ a.strip('b' * 900000 ~ 'a') }}",
+        "{% set a = 'a' * 1000000 %}{{ a | trim('b' * 900000 ~ 'a') }}",
+        "{% set a = [] %}{% set _ = a.append(a) %}{{ a }}",
+        "{% set ns = namespace(a=[1]) %}{% for i in range(60) %}{% set b = [ns.a] %}{% set _ = b.append(ns.a) %}"
+        "{% set ns.a = b %}{% endfor %}{{ ns.a }}",
+        "{{ strftime_now('%999999999Y') }}",
+        "{{ strftime_now('%Y' * 900000) }}",
+        "{{ 'a'.encode() }}",
     ],
 )
 def test_greedy_templates_are_stopped(source: str) -> None:
@@ -169,13 +188,52 @@ def test_greedy_templates_are_stopped(source: str) -> None:
         "{% for j in big if j in big and -1 in big %}{% endfor %}",
         "{{ big | select('in', big) | list | length }}",
         "{% set x %}{% for j in range(999) %}{{ 'a' | upper }}{% endfor %}{% endset %}",
+        "{% set x = 'ab' in long %}",
+        "{% set x = long < other %}",
+        "{% set x = [].append(1) %}",
     ],
 )
 def test_endless_templates_are_stopped(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SECONDS", 0.3)
-    source = "{% set big = range(99999) | list %}{% for i in range(99999) %}" + body + "{% endfor %}"
+    head = "{% set big = range(99999) | list %}{% set long = 'a' * 999999 %}{% set other = long ~ 'a' %}"
+    source = (
+        head + "{% for i in range(99999) %}{% for k in range(99999) %}" + body + "{% endfor %}{% endfor %}"
+    )
     with pytest.raises(TemplateError, match="ran for more than 0.3 seconds"):
         ChatTemplate(source).render(HELLO)
+
+
+def test_all_renderings_of_a_call_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template that is slow each time, and asked once for each way to find out what is data."""
+    clock = [0.0]
+
+    def tick() -> float:
+        clock[0] += 0.001
+        return clock[0]
+
+    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=tick))
+    slow = "{% for i in range(1500) %}{% set x = 1 %}{% endfor %}{{ messages[0].content | upper }}"
+    made = ChatTemplate(slow)
+    assert made.render(HELLO) == "HELLO"
+    with pytest.raises(TemplateError, match="ran for more than 4 seconds"):
+        made.render_parts([{"role": "user", "content": "hello<|a|>"}], guarded=["<|a|>"])
+
+
+def test_a_caller_can_give_less_time() -> None:
+    made = ChatTemplate("{{ messages[0].content }}")
+    with limits.rendering_within(0.0), pytest.raises(TemplateError, match="ran for more than 0 seconds"):
+        made.render(HELLO)
+    with limits.rendering_within(None):
+        assert made.render(HELLO) == "Hello"
+
+
+def test_a_template_may_change_its_own_lists() -> None:
+    source = (
+        "{% set ns = namespace(a=[]) %}{% for m in messages %}{% set _ = ns.a.append(m.content) %}{% endfor %}"
+        "{% set _ = ns.a.insert(0, 'x') %}{% set _ = ns.a.extend(['y', 'z']) %}{% set _ = ns.a.remove('y') %}"
+        "{{ ns.a.pop(1) }} {{ ns.a }}"
+    )
+    assert ChatTemplate(source).render(HELLO) == "Hello ['x', 'z']"
 
 
 @pytest.mark.parametrize(
@@ -191,6 +249,8 @@ def test_endless_templates_are_stopped(body: str, monkeypatch: pytest.MonkeyPatc
         "{{ self.__init__ }}",
         "{{ range.mro() }}",
         "{{ messages.append(1) }}",
+        "{% set _ = (messages | default([])).append(1) %}",
+        "{% set _ = namespace(a=messages).a.pop() %}",
         "{{ messages[0].update(role='system') }}",
         "{{ messages[0].pop('role') }}",
         "{% include 'x' %}",
@@ -217,13 +277,17 @@ def test_tricks_are_refused(source: str) -> None:
         ("x" * 100_001, "has 100,001 characters"),
         ("{{ " + "(" * 3000 + " }}", "failed"),
         ("{{ raise_exception('Only users, please') }}", "refuses this conversation: Only users, please"),
+        ("{{ raise_exception('a\nb\u001b[2J') }}", "refuses this conversation: a b\ufffd[2J"),
+        ("{{ raise_exception('a' * 1000000) }}", "a" * 300 + " ..."),
+        ("{{ {}['a' * 1000000].b }}", "a" * 200),
     ],
 )
 def test_failures_are_sentences(source: str, words: str) -> None:
     with pytest.raises(TemplateError) as caught:
         ChatTemplate(source).render(HELLO)
     assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
 
 
 def test_only_plain_data_reaches_a_template() -> None:
