@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llmgen.errors import TemplateError
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.budget import Budget, Deadline, OverBudget
+from llmgen.tokenizer.forms import fit_forms
 from llmgen.tokenizer.marks import Part, mark_data
 from llmgen.tokenizer.tokenizer import Tokenizer, bos_and_eos
 
@@ -71,7 +72,9 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **kw: Any) -> str:
         """The prompt as text, as the template writes it."""
-        return self._run(_plain(messages), add_generation_prompt, _plain(kw), Deadline())
+        plain_kw, deadline = _plain(kw), Deadline()
+        plain = self._fitted(_plain(messages), plain_kw, deadline)
+        return self._run(plain, add_generation_prompt, plain_kw, deadline)
 
     def render_parts(
         self,
@@ -87,7 +90,8 @@ class ChatTemplate:
         the parts are what :meth:`render` gives, except where a template changes its mind
         over such a spelling in a message; see :mod:`llmgen.tokenizer.marks`.
         """
-        plain, plain_kw, deadline = _plain(messages), _plain(kw), Deadline()
+        plain_kw, deadline = _plain(kw), Deadline()
+        plain = self._fitted(_plain(messages), plain_kw, deadline)
 
         def run(messages: Any, tools: Any) -> str:
             return self._run(messages, add_generation_prompt, plain_kw | tools, deadline)
@@ -104,7 +108,8 @@ class ChatTemplate:
         message, and the second value is a sentence to tell the user so.  Raises the
         template's own refusal where that does not help either.
         """
-        plain, plain_kw, deadline = _plain(messages), _plain(kw), Deadline()
+        plain_kw, deadline = _plain(kw), Deadline()
+        plain = self._fitted(_plain(messages), plain_kw, deadline)
         if not plain or plain[0].get("role") != "system":
             return plain, None
         try:
@@ -126,6 +131,10 @@ class ChatTemplate:
             if merged is None:
                 return plain, None
         return merged, f"the chat template {reason}, so its text was put in front of the first user message"
+
+    def _fitted(self, messages: Any, kw: dict[str, Any], deadline: Deadline) -> Any:
+        """The conversation with tool calls and contents in the form that the template takes."""
+        return fit_forms(lambda changed: self._run(changed, True, kw, deadline), messages)
 
     # Running it
 
