@@ -18,7 +18,7 @@ from llmgen.generation.batch import MAX_SLOTS, Batch, generate_all
 from llmgen.generation.beams import Beam, BeamOptions, BeamSearch
 from llmgen.generation.cached import Reuse
 from llmgen.generation.events import GenerationEvent, GenerationResult
-from llmgen.generation.params import SamplingParams
+from llmgen.generation.params import SamplingParams, option_named
 from llmgen.generation.prompt import check_prompt
 from llmgen.generation.requests import Answer, Request
 from llmgen.generation.rng import random_seed
@@ -31,8 +31,8 @@ from llmgen.model import Model
 from llmgen.model.config import ModelConfig
 from llmgen.tokenizer import ChatTemplate, Tokenizer, encode_chat
 from llmgen.tokenizer.model_text import ModelText
+from llmgen.tokenizer.plain import Message
 
-Message = Mapping[str, Any]
 Prompt = str | Sequence[int]
 
 _log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class LLM:
         n_ctx: int | None = None,
         n_threads: int | None = None,
         kv_type: str = "f16",
-        chat_template: str | ChatTemplate | None = None,
+        chat_template: str | PathLike[str] | ChatTemplate | None = None,
         progress: Any = None,
     ) -> None:
         """Load a GGUF file (of a split model, the first part).
@@ -90,13 +90,17 @@ class LLM:
         ``n_ctx`` is the context length in tokens (default: the model's, capped
         to memory), ``n_threads`` the number of threads (default: usable physical
         cores), ``kv_type`` the type of the key-value cache.  ``chat_template``
-        replaces the one in the file.  Raises :class:`LLMGenError`.
+        replaces the file's main one: a Jinja text, the path of a Jinja file, or the name of one of
+        the file's further templates or of a built-in format.  Raises :class:`LLMGenError`.
         """
         started = time.perf_counter()
         file = GGUFFile.open(path)
         self._resources = _Resources(file)
         self._finalizer = weakref.finalize(self, self._resources.close)
         try:
+            self._text = text = ModelText(file, chat_template, self._resources.check_open)
+            if chat_template is not None:
+                text.check_choice()  # a wrong one is refused before the model is loaded
             self._model = Model.load(
                 file, n_ctx=n_ctx, n_threads=n_threads, kv_type=kv_type, progress=progress
             )
@@ -104,7 +108,6 @@ class LLM:
             self._finalizer()
             raise
         self._resources.model = self._model
-        self._text = text = ModelText(file, chat_template, self._resources.check_open)
         # what the finalizer holds must not lead back to this object
         self._sessions = Sessions(self._model, lambda: text.working_tokenizer)
         self._resources.sessions = self._sessions
@@ -161,11 +164,19 @@ class LLM:
         """Token ids to text."""
         return self.tokenizer.decode(list(ids))
 
-    def render_chat(self, messages: Iterable[Message], add_generation_prompt: bool = True, **kw: Any) -> str:
-        """The conversation as the chat template writes it."""
-        return self._text.needed_template.render(
-            list(messages), add_generation_prompt=add_generation_prompt, **kw
-        )
+    def render_chat(
+        self,
+        messages: Iterable[Message],
+        add_generation_prompt: bool = True,
+        *,
+        tools: Iterable[Mapping[str, Any]] | None = None,
+        documents: Iterable[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        **kw: Any,
+    ) -> str:
+        """The conversation as the chat template writes it; the arguments are those of :meth:`chat`."""
+        given = self._keywords(tools, documents, template_kwargs, kw)
+        return self._text.needed_template.render(messages, add_generation_prompt, **given)
 
     # -- computing
 
@@ -299,29 +310,69 @@ class LLM:
         messages: Iterable[Message],
         params: SamplingParams | None = None,
         *,
+        tools: Iterable[Mapping[str, Any]] | None = None,
+        documents: Iterable[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
         cancel: Cancel | None = None,
         callback: Callback | None = None,
         **kw: Any,
     ) -> GenerationResult:
-        """Answer a conversation.  ``kw`` goes to the chat template."""
-        return self.stream_chat(messages, params, cancel=cancel, callback=callback, **kw).run()
+        """Answer a conversation: a list of dicts with ``role`` and ``content``, or of Pydantic objects.
+
+        ``tools`` are JSON schemas of functions and ``documents`` texts to answer from, for
+        models whose chat template knows them.  ``template_kwargs``, or further keywords, are
+        what the template reads beside that, such as ``enable_thinking``; one that it never
+        reads raises :class:`UsageError`.
+        """
+        return self.stream_chat(
+            messages,
+            params,
+            tools=tools,
+            documents=documents,
+            template_kwargs=template_kwargs,
+            cancel=cancel,
+            callback=callback,
+            **kw,
+        ).run()
 
     def stream_chat(
         self,
         messages: Iterable[Message],
         params: SamplingParams | None = None,
         *,
+        tools: Iterable[Mapping[str, Any]] | None = None,
+        documents: Iterable[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
         cancel: Cancel | None = None,
         callback: Callback | None = None,
         **kw: Any,
     ) -> GenerationStream:
         """The same as events.  The text of messages is never parsed for special tokens."""
-        return self._stream_ids(self.encode_chat(messages, **kw), params, cancel, callback)
+        ids = self.encode_chat(
+            messages, tools=tools, documents=documents, template_kwargs=template_kwargs, **kw
+        )
+        stops = self._text.needed_template.stops
+        if stops:
+            params = params or SamplingParams()
+            params = params.with_(stop=(*params.stop, *stops))
+        return self._stream_ids(ids, params, cancel, callback)
 
-    def encode_chat(self, messages: Iterable[Message], **kw: Any) -> list[int]:
-        """The token ids of a conversation, ready for an answer."""
+    def encode_chat(
+        self,
+        messages: Iterable[Message],
+        add_generation_prompt: bool = True,
+        *,
+        tools: Iterable[Mapping[str, Any]] | None = None,
+        documents: Iterable[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        **kw: Any,
+    ) -> list[int]:
+        """The token ids of a conversation, ready for an answer; the arguments are those of :meth:`chat`."""
         self._check_open()
-        return encode_chat(self.tokenizer, self._text.needed_template, list(messages), **kw)
+        given = self._keywords(tools, documents, template_kwargs, kw)
+        return encode_chat(
+            self.tokenizer, self._text.needed_template, messages, add_generation_prompt, **given
+        )
 
     def astream(
         self,
@@ -336,10 +387,18 @@ class LLM:
         )
 
     def astream_chat(
-        self, messages: Iterable[Message], params: SamplingParams | None = None, **kw: Any
+        self,
+        messages: Iterable[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Iterable[Mapping[str, Any]] | None = None,
+        documents: Iterable[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        **kw: Any,
     ) -> AsyncIterator[GenerationEvent]:
         """:meth:`stream_chat` for asyncio."""
-        return stream_async(lambda cancel: self.stream_chat(messages, params, cancel=cancel, **kw))
+        given: dict[str, Any] = {"tools": tools, "documents": documents, "template_kwargs": template_kwargs}
+        return stream_async(lambda cancel: self.stream_chat(messages, params, cancel=cancel, **given, **kw))
 
     async def agenerate(
         self, prompt: Prompt, params: SamplingParams | None = None, *, parse_special: bool = False
@@ -389,6 +448,22 @@ class LLM:
         if isinstance(prompt, str):
             return self.tokenizer.encode_prompt(prompt, parse_special=parse_special)
         return check_prompt(prompt, self._model)
+
+    def _keywords(
+        self,
+        tools: Iterable[Mapping[str, Any]] | None,
+        documents: Iterable[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any] | None,
+        more: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """What the chat template is given beside the messages; refuses what it would not look at."""
+        for name in more.keys() - self._text.needed_template.reads:
+            if (option := option_named(name)) is not None:
+                raise UsageError(
+                    f"{name} is a sampling option, not one of the chat template's: put it into the second"
+                    f" argument, as in chat(messages, SamplingParams({option}=...))"
+                )
+        return self._text.keywords(tools, documents, template_kwargs, more)
 
     def _stream_ids(
         self, ids: list[int], params: SamplingParams | None, cancel: Cancel | None, callback: Callback | None

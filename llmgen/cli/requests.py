@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from llmgen.cli.journal import line_hash
 from llmgen.cli.output import visible
-from llmgen.cli.templates import fitted, stops_of
+from llmgen.cli.templates import fitted
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.files import is_at
 from llmgen.generation.params import SamplingParams, option_table
@@ -155,7 +155,7 @@ class Reader:
         options = _options(values)
         ids, chat = self._tokens(values)
         sampling = self.sampling.with_(**options) if options else self.sampling
-        if chat and self.template is not None and (stops := stops_of(self.template)):
+        if chat and self.template is not None and (stops := self.template.stops):
             sampling = sampling.with_(stop=(*sampling.stop, *stops))
         return ids, sampling
 

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgen.cli.output import note, visible
-from llmgen.errors import TemplateError, UsageError
 
 if TYPE_CHECKING:
     from llmgen.gguf import GGUFFile
     from llmgen.tokenizer import ChatTemplate
-
-_MOST_BYTES = 1 << 20
 
 TemplateOption = Annotated[
     str | None,
@@ -41,25 +38,9 @@ def find_template(path: Path, choice: str | None) -> ChatTemplate | None:
 
 def template_in(file: GGUFFile, choice: str | None) -> ChatTemplate | None:
     """The same for an open file."""
-    from llmgen.tokenizer import FORMATS, ChatTemplate, chat_template_from_gguf, template_names
-    from llmgen.tokenizer.tokenizer import bos_and_eos
+    from llmgen.tokenizer import choose_template
 
-    if choice is None:
-        return chat_template_from_gguf(file)
-    if choice in template_names(file):
-        return chat_template_from_gguf(file, choice)
-    bos, eos = bos_and_eos(file.metadata)
-    if choice in FORMATS:
-        return FORMATS[choice].template(bos, eos)
-    return ChatTemplate(_read(Path(choice), [*template_names(file), *FORMATS]), bos, eos, name=choice)
-
-
-def stops_of(template: ChatTemplate) -> tuple[str, ...]:
-    """The stop strings that come with a template: those of a built-in format without end tokens."""
-    from llmgen.tokenizer import FORMATS
-
-    format = FORMATS.get(template.name or "")
-    return format.stops if format is not None and format.source == template.source else ()
+    return choose_template(file, choice, "--template")
 
 
 def fitted(
@@ -75,24 +56,3 @@ def fitted(
         if told is not None:
             told.add(said)
     return messages
-
-
-def _read(path: Path, names: list[str]) -> str:
-    """The text of a template file."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
-        raise UsageError(
-            f"--template {path} is neither a file nor one of {', '.join(names)}; give one of these"
-        ) from None
-    except OSError as error:
-        raise UsageError(f"cannot read the template {path}: {error.strerror or error}") from error
-    try:
-        return data[:_MOST_BYTES].decode("utf-8-sig") if len(data) <= _MOST_BYTES else _too_long(path)
-    except UnicodeDecodeError:
-        raise TemplateError(f"the template {path} is not UTF-8 text; convert it first") from None
-
-
-def _too_long(path: Path) -> str:
-    raise TemplateError(f"the template {path} has more than {_MOST_BYTES:,} bytes; give another one")

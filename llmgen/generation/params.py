@@ -6,11 +6,13 @@ from :func:`option_table`.  Importing this module loads no numpy.
 
 from __future__ import annotations
 
+import difflib
+import functools
 import math
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from llmgen.errors import UsageError
 
@@ -26,6 +28,8 @@ SAMPLER_NAMES = (
     "temperature",
 )
 """The samplers in their default order, which is llama.cpp's (common/common.h)."""
+
+T = TypeVar("T")
 
 _MAX_SEED = 2**64 - 1
 _MAX_INT = 2**31 - 1
@@ -53,12 +57,28 @@ def _other(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
+def _with_names_checked(params: type[T]) -> type[T]:
+    """Let the class refuse an unknown option by itself, with the name that it has here."""
+    made: Any = params.__init__
+
+    @functools.wraps(made)
+    def __init__(self: T, *args: Any, **options: Any) -> None:
+        for name in options:
+            if name not in params.__dataclass_fields__:  # type: ignore[attr-defined]
+                raise unknown_option(name)
+        made(self, *args, **options)
+
+    params.__init__ = __init__  # type: ignore[assignment,method-assign]
+    return params
+
+
+@_with_names_checked
 @dataclass(frozen=True)
 class SamplingParams:
     """How to choose tokens, and when to stop.
 
-    Every value is checked when the object is made: a value out of range, NaN or
-    of the wrong type raises :class:`UsageError`.  ``temp`` 0 is greedy: the most
+    Every value is checked when the object is made: an unknown name, and a value out of
+    range, NaN or of the wrong type raise :class:`UsageError`.  ``temp`` 0 is greedy: the most
     likely token after bias, bans and penalties, whatever the filters say.
     """
 
@@ -126,15 +146,80 @@ class SamplingParams:
 
     def with_(self, **changes: Any) -> SamplingParams:
         """A copy with some options changed; unknown names raise :class:`UsageError`."""
-        unknown = set(changes) - {f.name for f in fields(self)}
-        if unknown:
-            raise UsageError(f"{sorted(unknown)[0]} is not a sampling option")
         return replace(self, **changes)
 
     @property
     def greedy(self) -> bool:
         """Whether every token is simply the most likely one."""
         return self.temp == 0
+
+
+OTHER_NAMES = {
+    "temperature": "temp",
+    "max_new_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "num_predict": "max_tokens",
+    "n_predict": "max_tokens",
+    "predict": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "stop_sequences": "stop",
+    "stop_strings": "stop",
+    "reverse_prompt": "stop",
+    "repetition_penalty": "repeat_penalty",
+    "penalty_repeat": "repeat_penalty",
+    "penalty_last_n": "repeat_last_n",
+    "repetition_context_size": "repeat_last_n",
+    "penalty_present": "presence_penalty",
+    "penalty_freq": "frequency_penalty",
+    "typical": "typical_p",
+    "typ_p": "typical_p",
+    "top_nsigma": "top_n_sigma",
+    "mirostat_ent": "mirostat_tau",
+    "mirostat_lr": "mirostat_eta",
+    "dynatemp_exp": "dynatemp_exponent",
+    "dry_sequence_breaker": "dry_sequence_breakers",
+    "bad_words": "banned_tokens",
+    "sampler_order": "samplers",
+    "sampling_seq": "samplers",
+    "random_seed": "seed",
+    "eos_token_id": "stop_token_ids",
+    "top_logprobs": "logprobs",
+    "n_probs": "logprobs",
+}
+"""What other programs and libraries call our options."""
+
+_ELSEWHERE = {
+    "num_ctx": "the context's length belongs to the model: LLM(path, n_ctx=...)",
+    "n_ctx": "the context's length belongs to the model: LLM(path, n_ctx=...)",
+    "num_thread": "threads belong to the model: LLM(path, n_threads=...)",
+    "n_threads": "threads belong to the model: LLM(path, n_threads=...)",
+    "do_sample": "sampling is what temp above 0 does; temp=0 is greedy",
+    "num_beams": "a beam search is llm.beams(prompt, n_beams)",
+    "n_beams": "a beam search is llm.beams(prompt, n_beams)",
+    "n": "several answers to a prompt are llm.samples(prompt, n)",
+    "num_return_sequences": "several answers to a prompt are llm.samples(prompt, n)",
+    "best_of": "several answers to a prompt are llm.samples(prompt, n)",
+    "stream": "an answer as it grows is llm.stream(prompt, params)",
+    "max_length": "the prompt does not count here: max_tokens is the most tokens to generate",
+}
+"""What is no option of sampling here, and where it is to be found."""
+
+
+def option_named(name: str) -> str | None:
+    """Our name of an option, given ours or another program's; None where it is neither."""
+    return name if name in _NAMES else OTHER_NAMES.get(name)
+
+
+def unknown_option(name: str) -> UsageError:
+    """The error about a name that no option has, with the one that was probably meant."""
+    if name in OTHER_NAMES:
+        return UsageError(f"{name} is no sampling option here, its name is {OTHER_NAMES[name]}")
+    if name in _ELSEWHERE:
+        return UsageError(f"{name} is no sampling option; {_ELSEWHERE[name]}")
+    near = difflib.get_close_matches(name, [*_NAMES, *OTHER_NAMES], n=1)
+    hint = f"did you mean {option_named(near[0])}?" if near else "help(SamplingParams) lists them"
+    return UsageError(f"{name} is no sampling option; {hint}")
 
 
 def option_table() -> list[Option]:
@@ -274,3 +359,5 @@ _CHECKS: dict[str, Any] = {
     "context_full": _one_of("stop", "shift"),
     "logprobs_mode": _one_of("raw", "processed"),
 }
+
+_NAMES = frozenset(f.name for f in fields(SamplingParams))

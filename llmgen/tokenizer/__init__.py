@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmgen.tokenizer.builtin import FORMATS, ChatFormat, guess_format
+from llmgen.tokenizer.choice import choose_template
 from llmgen.tokenizer.marks import Part
 from llmgen.tokenizer.stops import StopMatcher
 from llmgen.tokenizer.stream import StreamDecoder
@@ -26,6 +27,7 @@ __all__ = [
     "TemplateRefusal",
     "Tokenizer",
     "chat_template_from_gguf",
+    "choose_template",
     "encode_chat",
     "guess_format",
     "make_visible",

@@ -29,7 +29,7 @@ class ChatFormat:
 
     def template(self, bos: str = "", eos: str = "") -> ChatTemplate:
         """The format as a template, for a model with these spellings of BOS and EOS."""
-        return ChatTemplate(self.source, bos, eos, name=self.name)
+        return ChatTemplate(self.source, bos, eos, name=self.name, stops=self.stops)
 
 
 _CHATML = """\

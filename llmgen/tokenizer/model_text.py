@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
+from typing import Any
 
-from llmgen.errors import TemplateError, TokenizerError
+from llmgen.errors import TemplateError, TokenizerError, UsageError
 from llmgen.gguf import GGUFFile
-from llmgen.tokenizer.template import ChatTemplate, chat_template_from_gguf
+from llmgen.tokenizer.choice import choose_template
+from llmgen.tokenizer.plain import plain_list
+from llmgen.tokenizer.template import ChatTemplate
 from llmgen.tokenizer.tokenizer import Tokenizer
 
 
 class ModelText:
     """Reads each of them with its first use; from any thread.
 
-    chat_template: takes the place of the file's, as text or as a template;
+    chat_template: takes the place of the file's, as :func:`choose_template` reads it or ready made;
     check_open: called before the file is read, raises where it is closed.
     """
 
     def __init__(
-        self, file: GGUFFile, chat_template: str | ChatTemplate | None, check_open: Callable[[], None]
+        self,
+        file: GGUFFile,
+        chat_template: str | PathLike[str] | ChatTemplate | None,
+        check_open: Callable[[], None],
     ) -> None:
         self._file = file
         self._given = chat_template
@@ -47,6 +54,10 @@ class ModelText:
             return None
         return tokenizer if tokenizer.has_text else None
 
+    def check_choice(self) -> None:
+        """Refuse a template that was given and cannot be found or read."""
+        _ = self.template
+
     @property
     def template(self) -> ChatTemplate | None:
         """The chat template, or None where there is none.  Raises TemplateError where it cannot be used."""
@@ -68,14 +79,36 @@ class ModelText:
             )
         return template
 
+    def keywords(
+        self,
+        tools: Iterable[Any] | None,
+        documents: Iterable[Any] | None,
+        template_kwargs: Mapping[str, Any] | None,
+        more: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """What the chat template is given beside the messages.
+
+        Raises UsageError for what it would never look at, for what is given twice, and for
+        tools and documents that are none; an empty list of them is as good as none.
+        """
+        given = dict(template_kwargs or {})
+        lists = {"tools": tools, "documents": documents}
+        listed = {name: items for name, items in lists.items() if items is not None}
+        for name in (*more, *listed):
+            if name in given:
+                raise UsageError(f"{name} is given twice, also in template_kwargs; give it once")
+        if "messages" in given:
+            raise UsageError("template_kwargs names messages, which are given by themselves; leave it out")
+        given |= {**more, **listed}
+        for name in lists:
+            if given.get(name) is not None:
+                given[name] = plain_list(name, given[name])
+            if name in given and not given[name]:
+                del given[name]
+        self.needed_template.check_keywords(given)
+        return given
+
     def _find_template(self) -> ChatTemplate | None:
-        if self._given is None:
-            return chat_template_from_gguf(self._file)
         if isinstance(self._given, ChatTemplate):
             return self._given
-        tokenizer = self.tokenizer
-        bos, eos = (
-            "" if token is None else tokenizer.token_text(token)
-            for token in (tokenizer.bos_id, tokenizer.eos_id)
-        )
-        return ChatTemplate(self._given, bos_token=bos, eos_token=eos)
+        return choose_template(self._file, self._given)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from llmgen.errors import TemplateError
+from llmgen.errors import TemplateError, UsageError
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.budget import Budget, Deadline, OverBudget
 from llmgen.tokenizer.forms import fit_forms
 from llmgen.tokenizer.marks import Part, mark_data
+from llmgen.tokenizer.plain import Message, plain, plain_messages
 from llmgen.tokenizer.tokenizer import Tokenizer, bos_and_eos
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
     from llmgen.tokenizer.sandbox import Sandbox
-
-Message = Mapping[str, Any]
 
 MAX_SOURCE = 100_000
 """Characters in a template; the longest known one has 17,000."""
@@ -33,6 +33,12 @@ _MOST_WORDS = 300
 _KEY = "tokenizer.chat_template"
 _PROBE = "qzjxkwv"
 """A word that no template has; what a template does with it shows what it does with the text."""
+
+_LISTS = ("tools", "documents")
+_ALWAYS_THERE = frozenset(
+    ["messages", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "strftime_now"]
+)
+"""Names that every template is given; one that does without them is not wrong."""
 
 
 class TemplateRefusal(TemplateError):
@@ -61,24 +67,29 @@ class ChatTemplate:
         eos_token: str = "</s>",
         *,
         name: str | None = None,
+        stops: tuple[str, ...] = (),
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        """``now`` is what ``strftime_now`` asks; a fixed one makes such templates repeatable."""
+        """``now`` is what ``strftime_now`` asks; a fixed one makes such templates repeatable.
+
+        ``stops`` are texts that end an answer, for formats in which no token does.
+        """
         self.source = source
         self.bos_token = bos_token
         self.eos_token = eos_token
         self.name = name
+        self.stops = stops
         self._now = now
 
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **kw: Any) -> str:
+    def render(self, messages: Iterable[Message], add_generation_prompt: bool = True, **kw: Any) -> str:
         """The prompt as text, as the template writes it."""
-        plain_kw, deadline = _plain(kw), Deadline()
-        plain = self._fitted(_plain(messages), plain_kw, deadline)
-        return self._run(plain, add_generation_prompt, plain_kw, deadline)
+        plain_kw, deadline = plain(kw), Deadline()
+        talk = self._fitted(messages, plain_kw, deadline)
+        return self._run(talk, add_generation_prompt, plain_kw, deadline)
 
     def render_parts(
         self,
-        messages: Sequence[Message],
+        messages: Iterable[Message],
         add_generation_prompt: bool = True,
         *,
         guarded: Iterable[str] = (),
@@ -90,17 +101,17 @@ class ChatTemplate:
         the parts are what :meth:`render` gives, except where a template changes its mind
         over such a spelling in a message; see :mod:`llmgen.tokenizer.marks`.
         """
-        plain_kw, deadline = _plain(kw), Deadline()
-        plain = self._fitted(_plain(messages), plain_kw, deadline)
+        plain_kw, deadline = plain(kw), Deadline()
+        talk = self._fitted(messages, plain_kw, deadline)
 
         def run(messages: Any, tools: Any) -> str:
             return self._run(messages, add_generation_prompt, plain_kw | tools, deadline)
 
-        tools = {name: plain_kw[name] for name in ("tools", "documents") if name in plain_kw}
+        tools = {name: plain_kw[name] for name in _LISTS if name in plain_kw}
         known = self.source + self.bos_token + self.eos_token + repr(plain_kw)
-        return mark_data(run, plain, tools, known, list(guarded))
+        return mark_data(run, talk, tools, known, list(guarded))
 
-    def fit_system(self, messages: Sequence[Message], **kw: Any) -> tuple[list[dict[str, Any]], str | None]:
+    def fit_system(self, messages: Iterable[Message], **kw: Any) -> tuple[list[dict[str, Any]], str | None]:
         """The conversation with a system message that the template can take.
 
         Returns it unchanged and None where the template takes it.  Where the template
@@ -108,18 +119,18 @@ class ChatTemplate:
         message, and the second value is a sentence to tell the user so.  Raises the
         template's own refusal where that does not help either.
         """
-        plain_kw, deadline = _plain(kw), Deadline()
-        plain = self._fitted(_plain(messages), plain_kw, deadline)
-        if not plain or plain[0].get("role") != "system":
-            return plain, None
+        plain_kw, deadline = plain(kw), Deadline()
+        talk = self._fitted(messages, plain_kw, deadline)
+        if not talk or talk[0].get("role") != "system":
+            return talk, None
         try:
-            probe = [plain[0] | {"content": _PROBE}, *plain[1:]]
+            probe = [talk[0] | {"content": _PROBE}, *talk[1:]]
             if _PROBE in self._run(probe, True, plain_kw, deadline).lower():
-                return plain, None
+                return talk, None
             reason = "leaves the system message out"
         except TemplateRefusal as refusal:
             reason = f"refuses a system message ({refusal.words})"
-            merged = _merge_system(plain)
+            merged = _merge_system(talk)
             if merged is None:
                 raise
             try:
@@ -127,14 +138,40 @@ class ChatTemplate:
             except TemplateError:
                 raise refusal from None
         else:
-            merged = _merge_system(plain)
+            merged = _merge_system(talk)
             if merged is None:
-                return plain, None
+                return talk, None
         return merged, f"the chat template {reason}, so its text was put in front of the first user message"
 
-    def _fitted(self, messages: Any, kw: dict[str, Any], deadline: Deadline) -> Any:
-        """The conversation with tool calls and contents in the form that the template takes."""
-        return fit_forms(lambda changed: self._run(changed, True, kw, deadline), messages)
+    def _fitted(
+        self, messages: Iterable[Message], kw: dict[str, Any], deadline: Deadline
+    ) -> list[dict[str, Any]]:
+        """The conversation as plain data, with tool calls and contents in the form that the template takes."""
+        return fit_forms(lambda changed: self._run(changed, True, kw, deadline), plain_messages(messages))
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """Every name that the template could read, whatever the conversation, such as ``enable_thinking``.
+
+        Variables of its own that it sets only sometimes are among them.  Raises TemplateError
+        where it cannot be compiled.
+        """
+        from jinja2.meta import find_undeclared_variables
+
+        assert self._compiled is not None  # what is wrong with it is told there
+        return frozenset(find_undeclared_variables(self._sandbox.parse(self.source)))
+
+    def check_keywords(self, keywords: Mapping[str, Any]) -> None:
+        """Refuse (UsageError) a keyword that :meth:`render` would take and the template never look at."""
+        for name in sorted(keywords.keys() - self.reads - _ALWAYS_THERE):
+            if name in _LISTS:
+                raise UsageError(
+                    f"this model's chat template reads no {name}, so the model would never see them;"
+                    f" leave {name} out, or describe them in a message"
+                )
+            near = difflib.get_close_matches(name, self.reads - _ALWAYS_THERE, n=1)
+            hint = f"did you mean {near[0]}?" if near else "leave it out"
+            raise UsageError(f"{name!r} is no keyword that this model's chat template reads; {hint}")
 
     # Running it
 
@@ -205,7 +242,7 @@ class ChatTemplate:
 def encode_chat(
     tokenizer: Tokenizer,
     template: ChatTemplate,
-    messages: Sequence[Message],
+    messages: Iterable[Message],
     add_generation_prompt: bool = True,
     **kw: Any,
 ) -> list[int]:
@@ -262,30 +299,6 @@ def _shown(text: str) -> str:
     words = " ".join(text[: 2 * _MOST_WORDS].split())
     words = "".join(char if char.isprintable() else "\ufffd" for char in words)
     return words if len(words) <= _MOST_WORDS else words[:_MOST_WORDS] + " ..."
-
-
-def _plain(value: Any) -> Any:
-    """A copy made of dicts, lists and simple values only, so a template can reach nothing else."""
-    try:
-        return _copied(value)
-    except RecursionError:
-        raise TemplateError("a message holds lists within lists without end, expected plain data") from None
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, str):
-        return str(value)
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _copied(item) for key, item in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
-        return [_copied(item) for item in value]
-    if callable(value):
-        return value  # A function in place of one of ours, as strftime_now.
-    raise TemplateError(
-        f"a message holds a {type(value).__name__}, expected text, numbers, lists and dictionaries"
-    )
 
 
 def _merge_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:

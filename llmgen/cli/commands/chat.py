@@ -17,7 +17,7 @@ from llmgen.cli.loading import open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, model_options, sampling_options
 from llmgen.cli.output import note, visible
-from llmgen.cli.templates import TemplateOption, find_template, stops_of
+from llmgen.cli.templates import TemplateOption, find_template
 from llmgen.errors import UsageError
 from llmgen.generation.params import SamplingParams
 
@@ -91,7 +91,7 @@ def command(
         talk = Conversation(
             *(llm, used, sampling, _say, when_full.value),
             template_options=_options(used, think),
-            stops=stops_of(used),
+            stops=used.stops,
         )
         talk.system = system
         repl = Repl(
@@ -142,7 +142,7 @@ class _Models:
             self._open = old
             raise
         with noted():  # half a change would be the end
-            talk.use(llm, template, stops_of(template), options)
+            talk.use(llm, template, template.stops, options)
         old.close()
         return path
 

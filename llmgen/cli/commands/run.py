@@ -20,7 +20,7 @@ from llmgen.cli.options import EngineOptions, model_options, sampling_options
 from llmgen.cli.output import generated, note, print_json
 from llmgen.cli.stdin import piped_text
 from llmgen.cli.streaming import follow
-from llmgen.cli.templates import TemplateOption, find_template, fitted, stops_of
+from llmgen.cli.templates import TemplateOption, find_template, fitted
 from llmgen.cli.verbose import VerboseOption, log_if
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation.params import SamplingParams
@@ -105,7 +105,7 @@ def command(
             ids = llm.prompt_ids(text, parse_special=parse_special)
         else:
             ids = llm.encode_chat(fitted(chat, _messages(system, text)))
-            sampling = sampling.with_(stop=(*sampling.stop, *stops_of(chat)))
+            sampling = sampling.with_(stop=(*sampling.stop, *chat.stops))
         if search is not None:
             raise typer.Exit(print_beams(llm, ids, sampling, search, json))
         if samples > 1:
