@@ -27,7 +27,7 @@ from llmgen.generation.interfaces import ModelLike, TokenizerLike
 from llmgen.generation.params import SamplingParams
 from llmgen.generation.prompt import check_prompt
 from llmgen.generation.sampler import Sampler
-from llmgen.generation.stopping import AnswerText, Cancel, Interruptible
+from llmgen.generation.stopping import AnswerText, Cancel, Interruptible, Stops
 
 MAX_BEAMS = 64
 
@@ -133,6 +133,7 @@ class BeamSearch:
         self._tokenizer = tokenizer
         self._prompt = check_prompt(prompt_ids, model)
         self._params = params.with_(temp=0.0)
+        self._stops = Stops(params.stop, tokenizer)
         self._options = options
         self._calls = Interruptible(model, cancel, params.timeout)
         eog = () if tokenizer is None else tokenizer.eog_ids
@@ -311,7 +312,7 @@ class BeamSearch:
         """Whether a stop string is complete with this token."""
         if not self._params.stop:
             return None
-        text = AnswerText(self._tokenizer, self._params.stop)
+        text = AnswerText(self._tokenizer, self._stops)
         for token in (*step.parent.tokens[-self._tail :], step.token):
             text.push(token)
         return Ending("stop", "stop_string", text.matched) if text.stopped else None
@@ -344,7 +345,7 @@ class BeamSearch:
         return worst >= max(self._score(h.logprob, len(h.tokens)) for h in self._live)
 
     def _beam(self, ended: _Ended) -> Beam:
-        answer = AnswerText(self._tokenizer, self._params.stop)
+        answer = AnswerText(self._tokenizer, self._stops)
         for token in ended.tokens:
             answer.push(token)
         answer.finish()

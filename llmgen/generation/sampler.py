@@ -353,7 +353,7 @@ def _ids_of(item: int | str, option: str, n_vocab: int, tokenizer: TokenizerLike
         return [item]
     if tokenizer is None:
         raise UsageError(f"{option} has the text {item!r}, but this model has no tokenizer: give token ids")
-    return tokenizer.encode(item, add_special=False, parse_special=True)
+    return tokenizer.encode_fragment(item)
 
 
 def _resolve_bias(

@@ -18,7 +18,7 @@ from llmgen.generation.events import Ending, GenerationEvent, GenerationResult, 
 from llmgen.generation.interfaces import TokenizerLike
 from llmgen.generation.params import SamplingParams
 from llmgen.generation.sampler import Sampler
-from llmgen.generation.stopping import AnswerText
+from llmgen.generation.stopping import AnswerText, Stops
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Writer:
             seed=seed,
             n_ctx=n_ctx,
         )
-        self._answer = AnswerText(tokenizer, params.stop)
+        self._answer = AnswerText(tokenizer, Stops(params.stop, tokenizer))
         self._scores: list[TokenScore] = []
         self._started: float | None = None
         self._ttft_s: float | None = None

@@ -242,19 +242,43 @@ class Tokenizer:
         ids = self._encode(text, True, data)
         return self._surround(ids, once=True, end=False) if add_special else ids
 
-    def _encode(self, text: str, control: bool, data: Sequence[Span]) -> list[int]:
+    def encode_fragment(self, text: str) -> list[int]:
+        """The ids of a text as it is in the middle of another one.
+
+        Nothing is put around it, not even the space that some vocabularies put in front of
+        a text, and the spelling of a control token is that token.
+        """
+        self._need()
+        return self._encode(text, True, (), begins=False)
+
+    def cut_control(self, text: str) -> list[str | int]:
+        """The text cut at the spellings of control tokens, which become ids; joined again, it spells the same."""
+        self._need()
+        parts = self._partition.cut(replace_surrogates(text), True)
+        return [
+            self.token_bytes(part).decode("utf-8", "replace")
+            if isinstance(part, int) and not self.is_control(part)
+            else part
+            for part in parts
+        ]
+
+    def _encode(self, text: str, control: bool, data: Sequence[Span], begins: bool = True) -> list[int]:
+        """``begins``: whether a text begins here, in front of which there may be a space."""
         if not isinstance(text, str):
             raise UsageError(f"the text is a {type(text).__name__}, expected a str; decode bytes first")
         text = replace_surrogates(text)
         out: list[int] = []
         # The space in front of a text is missing after a special token too.
-        needs_space = self.adds_space_prefix
+        needs_space = self.adds_space_prefix and begins
         for part in self._partition.cut(text, control, data):
             if isinstance(part, int):
                 out.append(part)
                 needs_space = self.adds_space_prefix
             else:
-                out += self._model.encode(" " + part if needs_space else part)
+                if not begins and not out and isinstance(self._model, UnigramModel):
+                    out += self._model.encode(part, begins=False)
+                else:
+                    out += self._model.encode(" " + part if needs_space else part)
                 needs_space = False
         return out
 

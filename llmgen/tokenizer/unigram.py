@@ -36,9 +36,12 @@ class UnigramModel:
         self._prepends_space = vocab.flag("add_space_prefix", False)
         self.puts_space_in_front = self._merges_spaces or self._prepends_space
 
-    def encode(self, text: str) -> list[int]:
-        """The token ids of a text."""
-        data = self.normalize(text).encode()
+    def encode(self, text: str, begins: bool = True) -> list[int]:
+        """The token ids of a text; ``begins``: a space may be put in front, as at the beginning of one."""
+        spelled = self.normalize(text)
+        if not begins and self.puts_space_in_front and not text.startswith(" "):
+            spelled = spelled.removeprefix(SPACE)
+        data = spelled.encode()
         return self._backtrack(*self._forward(data)) if data else []
 
     def normalize(self, text: str) -> str:

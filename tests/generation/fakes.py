@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -155,6 +156,17 @@ class FakeTokenizer:
 
     def encode(self, text, add_special=True, parse_special=False):
         return list(text.encode())
+
+    def encode_fragment(self, text):
+        return list(text.encode())
+
+    def cut_control(self, text):
+        """The spelling of a control token is ``<257>``."""
+        return [
+            int(part[1:-1]) if re.fullmatch("<25[789]>", part) else part
+            for part in re.split("(<25[789]>)", text)
+            if part
+        ]
 
     def decode(self, ids):
         return bytes(i for i in ids if i < 256).decode("utf-8", "replace")

@@ -119,6 +119,9 @@ def test_ends_stop_strings_and_early_stopping():
         n_beams=2,
     )[0]
     assert (best.result.text, best.result.finish_detail) == ("hel", "stop_string")
+    spelled = FakeModel(script=lambda history: [*b"hel", 257, *b"lo", EOG][len(history) - 1])
+    best = search(spelled, [0], params.with_(stop="<257>lo"), FakeTokenizer(), n_beams=2)[0]
+    assert (best.result.text, best.result.matched) == ("hel", "<257>lo")
     early = FakeModel()
     search(early, [0], params, FakeTokenizer(), n_beams=2, early_stopping=True)
     late = FakeModel()

@@ -10,6 +10,7 @@ from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation import Sampler, SamplingParams
 from llmgen.generation.candidates import softmax
 from llmgen.generation.rng import uniforms
+from vocabularies import spm
 
 OPEN = SamplingParams(temp=1.0, top_k=0, top_p=1, min_p=0, seed=5)
 
@@ -130,6 +131,18 @@ def test_bias_and_bans_by_text():
         Sampler(banned, 260)
     with pytest.raises(UsageError, match="token 260"):
         Sampler(OPEN.with_(logit_bias={260: 1}), 260)
+
+
+def test_a_text_to_ban_is_not_the_beginning_of_one():
+    tok = spm("\u2581", "a", "\u2581a")  # a vocabulary that puts a space in front of texts
+    assert tok.adds_space_prefix
+    row = np.zeros(tok.n_vocab, dtype=np.float32)
+    space, letter, word = tok.n_vocab - 3, tok.n_vocab - 2, tok.n_vocab - 1
+    for params in (OPEN.with_(banned_tokens="a"), OPEN.with_(logit_bias={"a": -math.inf})):
+        p = distribution(params, row, tokenizer=tok)
+        assert (p[letter], p[space] > 0, p[word] > 0) == (0, True, True)
+    p = distribution(OPEN.with_(banned_tokens=" a"), row, tokenizer=tok)
+    assert (p[word], p[letter] > 0) == (0, True)
 
 
 def test_ignore_eos_and_min_tokens():

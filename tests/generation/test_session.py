@@ -66,6 +66,30 @@ def test_stop_strings_across_tokens():
     assert held.text == "one END two"  # what was held back comes out
 
 
+@pytest.mark.parametrize(
+    ("stop", "tokens", "text"),
+    [
+        ("<257>", [*b"ab", 257, *b"cd"], "ab"),
+        ("<257>\nuser", [*b"ab", 257, *b"\nuser", 257], "ab"),
+        ("b<257>", [*b"a", 257, *b"b", 257, *b"cd"], "a"),
+        ("<257>", [*b"a<257>b"], "a"),  # spelled out in letters
+        ("<257><258>", [257, *b"a", 258, 257, 258, *b"b"], "a"),
+    ],
+)
+def test_a_stop_string_that_spells_control_tokens(stop, tokens, text):
+    model = FakeModel(script=lambda history: [*tokens, EOG][len(history) - 1])
+    events = list(session(model).stream([1], GREEDY.with_(stop=stop)))
+    result = events[-1].result
+    assert result.text == "".join(event.text for event in events) == text
+    assert (result.finish_detail, result.matched) == ("stop_string", stop)
+
+
+def test_what_is_held_back_for_a_control_token_comes_out_without_it():
+    model = FakeModel(script=lambda history: [*b"ab", 257, *b"us", EOG][len(history) - 1])
+    result = session(model).generate([1], GREEDY.with_(stop="<257>user"))
+    assert (result.text, result.finish_detail) == ("abus", "eog")
+
+
 def test_stop_token_ids_and_ignore_eos():
     s = session(FakeModel(script=says("ab", 1)))
     result = s.generate([1], GREEDY.with_(stop_token_ids=(ord("b"),)))

@@ -64,6 +64,20 @@ def test_unigram_takes_the_best_sum() -> None:
     # aba+b is -7.5, ab+ab is -8; two unknown letters are one unknown token.
     assert spelled == ["\u2581", "aba", "b", "\u2581", "<unk>", "a", "<x>", "</s>"]
     assert tokenizer.decode(tokenizer.encode("ab a")) == "ab a"
+    assert [tokenizer.token_text(id) for id in tokenizer.encode_fragment("ab a")] == ["ab", "\u2581", "a"]
+    assert [tokenizer.token_text(id) for id in tokenizer.encode_fragment(" ab")] == ["\u2581", "ab"]
+
+
+def test_a_fragment_is_no_beginning() -> None:
+    tokenizer = spm("a", "\u2581", "\u2581a", scores=[-2, -3, -1])
+    for text, wanted in (("a", ["a"]), (" a", ["\u2581a"]), ("</s>a", ["</s>", "\u2581a"])):
+        assert [tokenizer.token_text(id) for id in tokenizer.encode_fragment(text)] == wanted
+
+
+def test_a_text_is_cut_at_control_tokens() -> None:
+    tokenizer = byte_level(control=("<|a|>", "<b>"), token_type=np.array([1] * 256 + [3, 4], np.int32))
+    assert tokenizer.cut_control("x<|a|><b>y\ud800") == ["x", 256, "<b>", "y\ufffd"]
+    assert tokenizer.cut_control("<|a") == ["<|a"]
 
 
 def test_rwkv_takes_the_longest_match() -> None:
