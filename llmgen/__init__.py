@@ -12,32 +12,72 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from llmgen.api import LLM
-    from llmgen.errors import LLMGenError
-    from llmgen.generation import GenerationEvent, GenerationResult, SamplingParams, Session
+    from llmgen.errors import (
+        ContextFullError,
+        DownloadError,
+        Interrupted,
+        KernelError,
+        LLMGenError,
+        ModelFileError,
+        TemplateError,
+        TokenizerError,
+        UnsupportedModelError,
+        UsageError,
+    )
+    from llmgen.generation import (
+        Answer,
+        Batch,
+        Beam,
+        GenerationEvent,
+        GenerationResult,
+        GenerationStream,
+        Request,
+        Sampler,
+        SamplingParams,
+        Session,
+        Timings,
+        TokenLogprob,
+    )
     from llmgen.tokenizer import ChatTemplate, Tokenizer
 
 __all__ = [
-    "LLM",
+    "Answer",
+    "Batch",
+    "Beam",
     "ChatTemplate",
+    "ContextFullError",
+    "DownloadError",
     "GenerationEvent",
     "GenerationResult",
+    "GenerationStream",
+    "Interrupted",
+    "KernelError",
+    "LLM",
     "LLMGenError",
+    "ModelFileError",
+    "Request",
+    "Sampler",
     "SamplingParams",
     "Session",
+    "TemplateError",
+    "Timings",
+    "TokenLogprob",
     "Tokenizer",
+    "TokenizerError",
+    "UnsupportedModelError",
+    "UsageError",
     "__version__",
 ]
 
-_HOME = {
-    "LLM": "llmgen.api",
-    "ChatTemplate": "llmgen.tokenizer",
-    "GenerationEvent": "llmgen.generation",
-    "GenerationResult": "llmgen.generation",
-    "LLMGenError": "llmgen.errors",
-    "SamplingParams": "llmgen.generation",
-    "Session": "llmgen.generation",
-    "Tokenizer": "llmgen.tokenizer",
+_NAMES_IN = {
+    "llmgen.api": "LLM",
+    "llmgen.errors": """ContextFullError DownloadError Interrupted KernelError LLMGenError ModelFileError
+        TemplateError TokenizerError UnsupportedModelError UsageError""",
+    "llmgen.generation": """Answer Batch Beam GenerationEvent GenerationResult GenerationStream Request
+        Sampler SamplingParams Session Timings TokenLogprob""",
+    "llmgen.tokenizer": "ChatTemplate Tokenizer",
 }
+_HOME = {name: home for home, names in _NAMES_IN.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

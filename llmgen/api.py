@@ -19,7 +19,7 @@ from llmgen.generation.beams import Beam, BeamOptions, BeamSearch
 from llmgen.generation.cached import Reuse
 from llmgen.generation.events import GenerationEvent, GenerationResult
 from llmgen.generation.params import SamplingParams, option_named
-from llmgen.generation.prompt import check_prompt
+from llmgen.generation.prompt import Prompt, check_prompt, prompt_ids
 from llmgen.generation.requests import Answer, Request
 from llmgen.generation.rng import random_seed
 from llmgen.generation.session import Session
@@ -32,8 +32,6 @@ from llmgen.model.config import ModelConfig
 from llmgen.tokenizer import ChatTemplate, Tokenizer, encode_chat
 from llmgen.tokenizer.model_text import ModelText
 from llmgen.tokenizer.plain import Message
-
-Prompt = str | Sequence[int]
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +81,7 @@ class LLM:
         n_threads: int | None = None,
         kv_type: str = "f16",
         chat_template: str | PathLike[str] | ChatTemplate | None = None,
+        params: SamplingParams | None = None,
         progress: Any = None,
     ) -> None:
         """Load a GGUF file (of a split model, the first part).
@@ -91,9 +90,11 @@ class LLM:
         to memory), ``n_threads`` the number of threads (default: usable physical
         cores), ``kv_type`` the type of the key-value cache.  ``chat_template``
         replaces the file's main one: a Jinja text, the path of a Jinja file, or the name of one of
-        the file's further templates or of a built-in format.  Raises :class:`LLMGenError`.
+        the file's further templates or of a built-in format.  ``params`` hold for every call
+        that brings none.  Raises :class:`LLMGenError`.
         """
         started = time.perf_counter()
+        self.params = params or SamplingParams()
         file = GGUFFile.open(path)
         self._resources = _Resources(file)
         self._finalizer = weakref.finalize(self, self._resources.close)
@@ -109,7 +110,7 @@ class LLM:
             raise
         self._resources.model = self._model
         # what the finalizer holds must not lead back to this object
-        self._sessions = Sessions(self._model, lambda: text.working_tokenizer)
+        self._sessions = Sessions(self._model, lambda: text.working_tokenizer, self.params)
         self._resources.sessions = self._sessions
         _log.debug(
             "loaded %s in %.3f s: %s, context %d, %d threads, KV cache %s, kernels for %s",
@@ -237,7 +238,7 @@ class LLM:
         if callback is not None:
             raise UsageError("callback goes with one prompt, not several: use on_event of Batch for those")
         many = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else params
-        return self._generate_all(prompts, [p or SamplingParams() for p in many], cancel)
+        return self._generate_all(prompts, [p or self.params for p in many], cancel)
 
     def samples(
         self,
@@ -251,7 +252,7 @@ class LLM:
         """``n`` answers to one prompt, with the seeds s, s + 1, ...; the prompt is computed once."""
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise UsageError(f"samples takes a whole number of answers, at least 1, not {n!r}")
-        params = params or SamplingParams()
+        params = params or self.params
         first = random_seed() if params.seed is None else params.seed
         each = [params.with_(seed=(first + i) % 2**64) for i in range(n)]
         return self._generate_all([self.prompt_ids(prompt, parse_special=parse_special)] * n, each, cancel)
@@ -273,7 +274,7 @@ class LLM:
         """
         options = BeamOptions(n_beams, length_penalty, early_stopping)
         ids = self.prompt_ids(prompt, parse_special=parse_special)
-        params = params or SamplingParams()
+        params = params or self.params
         return BeamSearch(self._model, self._text.working_tokenizer, ids, params, options, cancel).run()
 
     def batch(
@@ -287,7 +288,12 @@ class LLM:
         """Answers to many requests as they are done; see :class:`Batch`."""
         self._check_open()
         batch = Batch(
-            self._model, self._text.working_tokenizer, slots=slots, cancel=cancel, on_event=on_event
+            self._model,
+            self._text.working_tokenizer,
+            slots=slots,
+            cancel=cancel,
+            on_event=on_event,
+            params=self.params,
         )
         return batch.run(requests)
 
@@ -353,7 +359,7 @@ class LLM:
         )
         stops = self._text.needed_template.stops
         if stops:
-            params = params or SamplingParams()
+            params = params or self.params
             params = params.with_(stop=(*params.stop, *stops))
         return self._stream_ids(ids, params, cancel, callback)
 
@@ -445,9 +451,8 @@ class LLM:
     def prompt_ids(self, prompt: Prompt, *, parse_special: bool = False) -> list[int]:
         """The token ids that :meth:`generate` makes of a prompt; refused where the model cannot take them."""
         self._check_open()
-        if isinstance(prompt, str):
-            return self.tokenizer.encode_prompt(prompt, parse_special=parse_special)
-        return check_prompt(prompt, self._model)
+        tokenizer = self.tokenizer if isinstance(prompt, str) else None
+        return prompt_ids(prompt, self._model, tokenizer, parse_special=parse_special)
 
     def _keywords(
         self,

@@ -19,7 +19,7 @@ from llmgen.generation.cached import CachedTokens, common_prefix, prefill_togeth
 from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
 from llmgen.generation.params import SamplingParams
-from llmgen.generation.prompt import check_prompt
+from llmgen.generation.prompt import check_prompt, prompt_ids
 from llmgen.generation.requests import TURN, Answer, Request, Slot
 from llmgen.generation.stopping import Cancel, Interruptible
 from llmgen.generation.stream import make_room
@@ -51,11 +51,14 @@ class Batch:
         slots: int = MAX_SLOTS,
         cancel: Cancel | None = None,
         on_event: Callable[[Request, GenerationEvent], object] | None = None,
+        params: SamplingParams | None = None,
     ) -> None:
+        """``params`` are those of requests that bring none."""
         if not 1 <= slots <= MAX_SLOTS:
             raise UsageError(f"slots must be from 1 to {MAX_SLOTS}, not {slots}")
         self._model = model
         self._tokenizer = tokenizer
+        self._params = params or SamplingParams()
         self._n_slots = slots
         self._cancel = cancel
         self._on_event = on_event
@@ -70,7 +73,7 @@ class Batch:
         then the iteration; requests that had not begun have no answer.  So does
         an error that is no request's own (out of memory), which is raised then.
         """
-        waiting = _Peekable(requests)
+        waiting = _Peekable(requests, lambda r: prompt_ids(r.prompt, self._model, self._tokenizer))
         active: list[Slot] = []
         interrupted: Ending | None = None
         failure: Exception | None = None
@@ -117,9 +120,10 @@ class Batch:
     def _fill(self, active: list[Slot], waiting: _Peekable, refused: list[Answer]) -> None:
         """Give free slots to waiting requests; those that begin like one at work wait for its prompt."""
         while len(active) < self._n_slots and not self._growing and waiting.has_next():
-            request = waiting.take()
+            request, ids = waiting.take()
             try:
-                ids = check_prompt(request.prompt_ids, self._model)
+                if isinstance(ids, LLMGenError):
+                    raise ids
                 slot = self._open(request, ids)
             except LLMGenError as error:
                 refused.append(Answer(request, error=error))
@@ -127,7 +131,7 @@ class Batch:
             active.append(slot)
             _log.debug("request %s takes a slot, %d of %d at work", request.key, len(active), self._n_slots)
             slot.begin(ids)
-            if self._trunk is None and _alike(ids, waiting.peek()):
+            if self._trunk is None and waiting.begins_like(ids):
                 self._growing = slot
 
     def _prompts(self, begun: list[Slot]) -> int:
@@ -151,7 +155,7 @@ class Batch:
         group = begun[:1]
         for slot in begun[1:]:
             fits = _count([*group, slot]) <= min(_TOGETHER, self._model.max_together)
-            if not fits or not all(s.open and s.request.params.timeout is None for s in (begun[0], slot)):
+            if not fits or not all(s.open and s.writer.params.timeout is None for s in (begun[0], slot)):
                 break
             group.append(slot)
         return group
@@ -174,8 +178,9 @@ class Batch:
 
     def _open(self, request: Request, ids: list[int]) -> Slot:
         n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
-        writer = Writer(self._tokenizer, request.params, ids, n_vocab, n_ctx)
-        calls = Interruptible(self._model, self._cancel, request.params.timeout)
+        params = self._params if request.params is None else request.params
+        writer = Writer(self._tokenizer, params, ids, n_vocab, n_ctx)
+        calls = Interruptible(self._model, self._cancel, params.timeout)
         if self._trunk and common_prefix(self._trunk.tokens, ids) >= _WORTH_SHARING:
             return Slot(request, self._trunk.fork(), writer, calls)
         self._drop_trunk()
@@ -203,7 +208,8 @@ class Batch:
         """Every slot's next token, and its event; in this model's turn, so that the logits need no copy."""
         started = time.perf_counter()
         try:
-            rows = self._model.decode([slot.cache.seq for slot in slots], [slot.token for slot in slots])
+            seqs = [slot.cache.seq for slot in slots]
+            rows = self._model.decode(seqs, [slot.token for slot in slots], copy=False)
         except Interrupted:
             raise
         except LLMGenError as error:
@@ -249,33 +255,40 @@ def _count(slots: list[Slot]) -> int:
     return sum(slot.cache.n_missing for slot in slots)
 
 
-def _alike(ids: list[int], following: Request | None) -> bool:
-    """Whether the next prompt begins like this one, as far as that saves anything."""
-    return following is not None and common_prefix(ids, list(following.prompt_ids)) >= _WORTH_SHARING
+_Waiting = tuple[Request, list[int] | LLMGenError]
+"""A request, and its prompt's token ids or why it is refused."""
 
 
 class _Peekable:
     """An iterator of requests whose next one can be looked at."""
 
-    def __init__(self, requests: Iterable[Request]) -> None:
+    def __init__(self, requests: Iterable[Request], read: Callable[[Request], list[int]]) -> None:
+        """``read`` gives a request's token ids, or raises LLMGenError."""
         self._source = iter(requests)
-        self._next: Request | None = None
-
-    def peek(self) -> Request | None:
-        """The next request, or None at the end."""
-        if self._next is None:
-            self._next = next(self._source, None)
-        return self._next
+        self._read = read
+        self._next: _Waiting | None = None
 
     def has_next(self) -> bool:
         """Whether there is one."""
-        return self.peek() is not None
+        if self._next is None and (request := next(self._source, None)) is not None:
+            try:
+                self._next = request, self._read(request)
+            except LLMGenError as error:
+                self._next = request, error
+        return self._next is not None
 
-    def take(self) -> Request:
+    def begins_like(self, ids: list[int]) -> bool:
+        """Whether the next prompt begins like this one, as far as that saves anything."""
+        if not self.has_next():
+            return False
+        following = cast(_Waiting, self._next)[1]
+        return isinstance(following, list) and common_prefix(ids, following) >= _WORTH_SHARING
+
+    def take(self) -> _Waiting:
         """Remove and return it."""
-        request, self._next = self.peek(), None
-        assert request is not None
-        return request
+        assert self.has_next()
+        waiting, self._next = cast(_Waiting, self._next), None
+        return waiting
 
 
 def generate_all(
@@ -308,6 +321,6 @@ def _not_begun(request: Request) -> GenerationResult:
         token_ids=(),
         finish_reason="interrupted",
         finish_detail="not_begun",
-        prompt_tokens=len(request.prompt_ids),
-        seed=request.params.seed or 0,
+        prompt_tokens=len(request.prompt),
+        seed=(request.params and request.params.seed) or 0,
     )

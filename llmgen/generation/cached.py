@@ -95,11 +95,8 @@ class CachedTokens:
     def decode(self, calls: Interruptible, token: int) -> NDArray[np.float32]:
         """Add one generated token and compute it: float32 [n_vocab]."""
         self.tokens.append(token)
-        return calls.call(self._decode_copy, token)
-
-    def _decode_copy(self, token: int) -> NDArray[np.float32]:
-        # the model's array is valid only until its next call, which may be another session's
-        return self.model.decode([self.seq], [token])[0].copy()
+        rows: NDArray[np.float32] = calls.call(self.model.decode, [self.seq], [token])
+        return rows[0]
 
     def shift(self, keep: int) -> None:
         """Drop the oldest half of the tokens after the first ``keep``.

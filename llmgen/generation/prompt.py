@@ -1,4 +1,4 @@
-"""Prompts: what a model can take, and a clear refusal of the rest."""
+"""Prompts: from a text or token ids to what a model can take, and a clear refusal of the rest."""
 
 from __future__ import annotations
 
@@ -6,13 +6,32 @@ from collections.abc import Sequence
 from operator import index
 
 from llmgen.errors import ContextFullError, UsageError
-from llmgen.generation.interfaces import ModelLike
+from llmgen.generation.interfaces import ModelLike, TokenizerLike
+
+Prompt = str | Sequence[int]
+"""A text, completed as it stands, or token ids."""
+
+
+def prompt_ids(
+    prompt: Prompt, model: ModelLike, tokenizer: TokenizerLike | None, *, parse_special: bool = False
+) -> list[int]:
+    """The token ids of a prompt, refused where the model cannot take them."""
+    if not isinstance(prompt, str):
+        return check_prompt(prompt, model)
+    if tokenizer is None:
+        raise UsageError("the prompt is a text, but this model has no tokenizer: give token ids")
+    return check_prompt(tokenizer.encode_prompt(prompt, parse_special=parse_special), model)
 
 
 def check_prompt(prompt_ids: Sequence[int], model: ModelLike) -> list[int]:
     """The prompt as a list of ints, refused where the model cannot take it."""
     if isinstance(prompt_ids, (bytes, bytearray)):
         raise UsageError("a prompt must be a text or token ids, not bytes: decode them to a text first")
+    if getattr(prompt_ids, "ndim", 1) != 1:
+        shape = tuple(getattr(prompt_ids, "shape", ()))
+        raise UsageError(
+            f"a prompt must be a text or a row of token ids, not an array of shape {shape}: give one row"
+        )
     try:
         ids = [index(i) for i in prompt_ids]
     except TypeError as error:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +15,7 @@ from llmgen.errors import Interrupted, LLMGenError
 from llmgen.generation.cached import CachedTokens
 from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
 from llmgen.generation.params import SamplingParams
+from llmgen.generation.prompt import Prompt
 from llmgen.generation.stopping import Interruptible
 from llmgen.generation.writer import Writer
 
@@ -24,10 +25,13 @@ TURN = 512
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt of a batch; ``key`` is the caller's, to know the answer by."""
+    """One prompt of a batch: a text, completed as it stands, or token ids.
 
-    prompt_ids: Sequence[int]
-    params: SamplingParams = field(default_factory=SamplingParams)
+    ``params`` None stands for the batch's; ``key`` is the caller's, to know the answer by.
+    """
+
+    prompt: Prompt
+    params: SamplingParams | None = None
     key: Any = None
 
 

@@ -107,8 +107,10 @@ class Sampler:
     def sample(self, logits: NDArray[np.float32]) -> Choice:
         """Choose the next token from float32 [n_vocab] (not changed) and remember it.
 
-        Raises :class:`LLMGenError` where the logits are NaN or all -inf.
+        Raises :class:`UsageError` for what is no such array, :class:`LLMGenError` where the
+        logits are NaN or all -inf.
         """
+        self._check(logits)
         started = time.perf_counter()
         choice = self._choose_at_once(logits) or self._choose_in_steps(logits)
         self._accept(choice.token_id)
@@ -160,6 +162,7 @@ class Sampler:
 
     def distribution(self, logits: NDArray[np.float32]) -> Candidates:
         """The candidates after every stage; a token is drawn from the softmax of their logits."""
+        self._check(logits)
         c = self.biased(Candidates(None, logits))
         if _peak(c) == np.inf:
             certain = np.flatnonzero(c.logits == np.inf)
@@ -167,6 +170,15 @@ class Sampler:
         for stage in self._stages:
             c = stage(c)
         return c
+
+    def _check(self, logits: NDArray[np.float32]) -> None:
+        """Refuse what is no row of logits: read as one, it would give tokens without meaning."""
+        if isinstance(logits, np.ndarray) and logits.shape == (self.n_vocab,) and logits.dtype == np.float32:
+            return
+        found = f"a {type(logits).__name__}"
+        if isinstance(logits, np.ndarray):
+            found = f"an array {logits.dtype} {list(logits.shape)}"
+        raise UsageError(f"logits must be one row, an array float32 [{self.n_vocab}], not {found}")
 
     def fork(self) -> Sampler:
         """An independent copy: same seed, same tokens so far."""

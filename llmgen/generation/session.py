@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from weakref import ref
@@ -12,7 +11,7 @@ from llmgen.generation.cached import CachedTokens, Reuse
 from llmgen.generation.events import GenerationResult
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
 from llmgen.generation.params import SamplingParams
-from llmgen.generation.prompt import check_prompt
+from llmgen.generation.prompt import Prompt, prompt_ids
 from llmgen.generation.stopping import Cancel, Interruptible, turn
 from llmgen.generation.stream import Callback, GenerationStream
 from llmgen.generation.writer import Writer
@@ -35,11 +34,18 @@ class Session:
     """
 
     def __init__(
-        self, model: ModelLike, tokenizer: TokenizerLike | None = None, *, reuse: Reuse = "all"
+        self,
+        model: ModelLike,
+        tokenizer: TokenizerLike | None = None,
+        *,
+        reuse: Reuse = "all",
+        params: SamplingParams | None = None,
     ) -> None:
+        """``params`` hold for calls that bring none."""
         self._model = model
         self._tokenizer = tokenizer
         self._reuse: Reuse = reuse
+        self._params = params or SamplingParams()
         self._cache = CachedTokens(model, model.new_sequence())
         self._stream: ref[GenerationStream] | None = None
         self._closed = False
@@ -58,22 +64,22 @@ class Session:
 
     def stream(
         self,
-        prompt_ids: Sequence[int],
+        prompt: Prompt,
         params: SamplingParams | None = None,
         *,
         cancel: Cancel | None = None,
         callback: Callback | None = None,
     ) -> GenerationStream:
-        """Generate after a prompt (the whole of it, also what is in the cache already).
+        """Generate after a prompt: a text or token ids (the whole, also what is in the cache already).
 
         ``cancel`` is a ``threading.Event`` that any thread may set; ``callback``
-        is called with each token's event and ends the answer by returning True.
+        is called with each token's event and ends the answer by returning a true value.
         Raises :class:`ContextFullError` or :class:`UsageError` at once where the
         prompt cannot be used; the work begins with the first ``next``.
         """
         self._make_free()
-        params = params or SamplingParams()
-        ids = check_prompt(prompt_ids, self._model)
+        params = params or self._params
+        ids = prompt_ids(prompt, self._model, self._tokenizer)
         n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
         writer = Writer(self._tokenizer, params, ids, n_vocab, n_ctx)
         calls = Interruptible(self._model, cancel, params.timeout)
@@ -83,14 +89,14 @@ class Session:
 
     def generate(
         self,
-        prompt_ids: Sequence[int],
+        prompt: Prompt,
         params: SamplingParams | None = None,
         *,
         cancel: Cancel | None = None,
         callback: Callback | None = None,
     ) -> GenerationResult:
         """The same in one call.  Ctrl-C gives a result with finish_reason ``interrupted``."""
-        return self.stream(prompt_ids, params, cancel=cancel, callback=callback).run()
+        return self.stream(prompt, params, cancel=cancel, callback=callback).run()
 
     def reset(self) -> None:
         """Forget all tokens."""

@@ -9,15 +9,23 @@ from weakref import WeakSet
 
 from llmgen.generation.cached import Reuse
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
+from llmgen.generation.params import SamplingParams
 from llmgen.generation.session import Session
 
 
 class Sessions:
     """Opens sessions, keeps an idle one for the next prompt, and closes at the end those that are still open."""
 
-    def __init__(self, model: ModelLike, tokenizer: Callable[[], TokenizerLike | None]) -> None:
+    def __init__(
+        self,
+        model: ModelLike,
+        tokenizer: Callable[[], TokenizerLike | None],
+        params: SamplingParams | None = None,
+    ) -> None:
+        """``params`` are those of calls that bring none."""
         self._model = model
         self._tokenizer = tokenizer
+        self._params = params
         self._open: WeakSet[Session] = WeakSet()
         self._idle: Session | None = None
         self._closed = False
@@ -26,7 +34,7 @@ class Sessions:
 
     def new(self, reuse: Reuse) -> Session:
         """A session of one's own."""
-        session = Session(self._model, self._tokenizer(), reuse=reuse)
+        session = Session(self._model, self._tokenizer(), reuse=reuse, params=self._params)
         self._open.add(session)
         return session
 

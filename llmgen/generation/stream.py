@@ -35,7 +35,7 @@ def generate_events(
         event = writer.step(cast("NDArray[np.float32]", logits))
         if event is None:
             return
-        if callback and callback(event) is True and writer.ending is None:
+        if callback and callback(event) and writer.ending is None:
             writer.ending = Ending("stop", "callback")
         yield event
         writer.ending = writer.ending or calls.due() or make_room(cache, writer, calls)

@@ -197,11 +197,11 @@ class Model:
         """Tokens that ``prefill_together`` takes: one run of the prompt program."""
         return self._chunk
 
-    def decode(self, seqs: list[Sequence], ids: Tokens[int]) -> np.ndarray:
+    def decode(self, seqs: list[Sequence], ids: Tokens[int], *, copy: bool = True) -> np.ndarray:
         """Append one generated token to each of 1 to 8 sequences, in one pass.
 
-        Returns float32 [len(seqs), n_vocab], valid until the next call.  Nothing is
-        committed when the call is ended early.
+        Returns float32 [len(seqs), n_vocab]; without ``copy`` the next call, which may be
+        another thread's, overwrites it.  Nothing is committed when the call is ended early.
         """
         tokens = self._checked(ids)
         if not 1 <= len(seqs) <= MAX_COLUMNS or len(seqs) != len(tokens):
@@ -219,7 +219,8 @@ class Model:
             self._run(self._token, 1)
             for seq in seqs:
                 seq.commit(1)
-            return self._logits(self._token, len(seqs))
+            rows = self._logits(self._token, len(seqs))
+            return rows.copy() if copy else rows
 
     @contextmanager
     def _running(self) -> Iterator[None]:

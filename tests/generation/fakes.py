@@ -95,7 +95,7 @@ class FakeModel:
             seq.tokens += map(int, ids)
         return np.array([self.logits(seq.tokens) for seq, _ in prompts])
 
-    def decode(self, seqs, ids):
+    def decode(self, seqs, ids, *, copy=True):
         self._work("decode", len(ids))
         assert 1 <= len(ids) <= 8
         assert len({id(seq) for seq in seqs}) == len(seqs)
@@ -104,7 +104,8 @@ class FakeModel:
             assert not seq.closed
             seq.tokens.append(int(token))
             self._view[row] = self.logits(seq.tokens)
-        return self._view[: len(ids)]
+        rows = self._view[: len(ids)]
+        return rows.copy() if copy else rows
 
     def cancel(self):
         self._cancelled.set()
@@ -155,6 +156,9 @@ class FakeTokenizer:
     eog_ids = frozenset({EOG})
 
     def encode(self, text, add_special=True, parse_special=False):
+        return list(text.encode())
+
+    def encode_prompt(self, text, parse_special=False):
         return list(text.encode())
 
     def encode_fragment(self, text):

@@ -22,7 +22,7 @@ def run(model, requests, **kw):
 
 
 def alone(request, **kw):
-    return Session(FakeModel(**kw), FakeTokenizer()).generate(request.prompt_ids, request.params)
+    return Session(FakeModel(**kw), FakeTokenizer()).generate(request.prompt, request.params)
 
 
 def mixed(n):
@@ -99,7 +99,7 @@ def test_short_prompts_are_computed_in_one_pass():
     assert not any(kind == "prefill" for kind, _ in model.calls)
     for request in requests:
         assert answers[request.key].result.token_ids == alone(request).token_ids
-        assert answers[request.key].result.timings.prefill_tokens == len(request.prompt_ids)
+        assert answers[request.key].result.timings.prefill_tokens == len(request.prompt)
 
 
 def test_prompts_that_are_long_or_have_a_timeout_are_computed_alone():
@@ -174,12 +174,12 @@ def test_trouble_with_several_prompts_is_traced_to_its_own():
 def test_an_error_of_a_step_ends_its_own_answer_only():
     model, broken = FakeModel(), []
 
-    def decode(seqs, ids):
+    def decode(seqs, ids, *, copy):
         for seq in seqs:
             if seq.tokens[0] == 3 and len(seq.tokens) == 4:
                 broken.append(len(seqs))
                 raise LLMGenError("no memory for this one")
-        return FakeModel.decode(model, seqs, ids)
+        return FakeModel.decode(model, seqs, ids, copy=copy)
 
     model.decode = decode
     requests = [Request([i], GREEDY, key=i) for i in range(1, 6)]

@@ -274,7 +274,8 @@ def test_callback_stops():
     s = session(FakeModel(script=says("abcdef", 1)))
     result = s.generate([1], GREEDY, callback=lambda event: event.text == "c")
     assert (result.text, result.finish_reason, result.finish_detail) == ("abc", "stop", "callback")
-    assert s.generate([1], GREEDY, callback=lambda event: 1).text == "abcdef"
+    assert s.generate([1], GREEDY, callback=lambda event: 1).text == "a"
+    assert s.generate([1], GREEDY, callback=lambda event: 0).text == "abcdef"
 
 
 def test_timeout_and_cancel_between_tokens_and_in_a_call():
