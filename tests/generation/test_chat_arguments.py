@@ -120,7 +120,7 @@ def test_messages_may_be_pydantic_objects(path) -> None:
     source = PLAIN + "{{ messages[0].refusal is defined }}{{ messages[0].content is none }}"
     with LLM(path, n_threads=1, chat_template=source) as llm:
         assert llm.render_chat([Dumped(role="user", content="Hi", refusal=None)]) == "user:Hi;FalseFalse"
-        assert llm.render_chat([Dumped(role="user", content=None)]) == "user:None;FalseTrue"
+        assert llm.render_chat([Dumped(role="user", content=None)]) == "user:;FalseFalse"
         assert llm.render_chat([{"role": Role.USER, "content": "Hi"}]) == "user:Hi;FalseFalse"
 
 
