@@ -7,6 +7,7 @@ used, and the list of commands with a line on each stands here.
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Iterator, MutableMapping
@@ -37,7 +38,12 @@ class _LazyCommands(MutableMapping[str, Any]):
             raise KeyError(name)
         module = importlib.import_module(f"llmgen.cli.commands.{name}")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(name, short_help=COMMANDS[name])(module.command)
+        settings = {}
+        if "temp" in inspect.signature(module.command).parameters:  # it has the options of sampling
+            from llmgen.cli.options import own_flag
+
+            settings["token_normalize_func"] = own_flag
+        app.command(name, short_help=COMMANDS[name], context_settings=settings)(module.command)
         return typer.main.get_command(app)
 
     def __iter__(self) -> Iterator[str]:

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
+from llmgen.cli.options import own_flag
 from llmgen.cli.output import visible
 from llmgen.errors import UsageError
 
@@ -169,6 +170,8 @@ def _values(context: typer.Context, path: Path, is_default: bool) -> dict[str, A
                 f"{path}: {visible(key)} is not an option of {command}; put it into a table of its command"
             )
     _refuse_unknown(path, "", values, own)
+    for names in (values, tables.get(command, {})):
+        _refuse_twice(path, names)
     merged = {**values, **tables.get(command, {})}
     return {
         own[_plain(key)].name: _checked(path, key, value, own[_plain(key)], context)
@@ -178,7 +181,7 @@ def _values(context: typer.Context, path: Path, is_default: bool) -> dict[str, A
 
 
 def _plain(key: str) -> str:
-    return key.replace("_", "-")
+    return own_flag(key.replace("_", "-"))
 
 
 def _options(context: typer.Context, name: str) -> dict[str, Any]:
@@ -202,6 +205,16 @@ def _refuse_unknown(path: Path, where: str, values: Mapping[str, Any], known: An
             near = difflib.get_close_matches(_plain(str(key)), sorted(known), n=1, cutoff=0.4)
             hint = f"; did you mean {near[0]}?" if near else "; `--help` lists the options"
             raise UsageError(f"{path}: {where}{visible(key)} is not an option{hint}")
+
+
+def _refuse_twice(path: Path, values: Mapping[str, Any]) -> None:
+    """Refuse an option under two of its names, of which one would be lost."""
+    found: dict[str, str] = {}
+    for key in values:
+        if (other := found.setdefault(_plain(key), key)) != key:
+            raise UsageError(
+                f"{path}: {visible(other)} and {visible(key)} are the same option; give one of them"
+            )
 
 
 def _checked(path: Path, key: str, value: Any, parameter: Any, context: typer.Context) -> Any:

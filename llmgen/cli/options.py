@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 
 from llmgen.errors import UsageError
-from llmgen.generation.params import Option, SamplingParams, option_table
+from llmgen.generation.params import OTHER_NAMES, Option, SamplingParams, option_named, option_table
 
 THREADS_VARIABLE = "LLMGEN_THREADS"
 
@@ -43,6 +43,25 @@ _USUAL = {
     *("presence_penalty", "frequency_penalty", "seed", "stop", "ignore_eos", "timeout"),
 }
 _SHOWN_DEFAULT = {"seed": "random, reported"}
+
+
+_ENGINE_NAMES = {
+    **dict.fromkeys(("num-ctx", "n-ctx", "ctx-size", "context-length"), "ctx"),
+    **dict.fromkeys(("num-thread", "num-threads", "n-threads"), "threads"),
+}
+
+
+@functools.cache
+def _flags_by_other_names() -> dict[str, str]:
+    """What an option may be called, without its dashes -> its own flag, likewise."""
+    own = {option.name.replace("_", "-") for option in option_table()}
+    others = {other.replace("_", "-"): ours.replace("_", "-") for other, ours in OTHER_NAMES.items()}
+    return _ENGINE_NAMES | others | {name: name for name in own}
+
+
+def own_flag(name: str) -> str:
+    """A flag without its dashes by the name that it has here, if it is one of another program's."""
+    return _flags_by_other_names().get(name.replace("_", "-"), name)
 
 
 @dataclass(frozen=True)
@@ -132,6 +151,7 @@ def changed(params: SamplingParams, name: str, text: str) -> SamplingParams:
     """
     options = {option.name: option for option in option_table()}
     field = name.removeprefix("--").replace("-", "_")
+    field = option_named(field) or field
     if field not in options:
         near = difflib.get_close_matches(field, options, n=2) or ["temp", "top_k", "max_tokens"]
         raise UsageError(f"there is no option {name!r}; did you mean {' or '.join(near)}?")

@@ -2,7 +2,8 @@
 
 A line is a text (the prompt), or an object with ``prompt`` (a text or a list of token
 ids) or ``messages``, with ``system``, ``id`` (anything; it comes back with the answer),
-and any sampling option, which holds for this line only.
+what the chat template reads (``tools``, ``documents``, ``template_kwargs``), and any
+sampling option, which holds for this line only.  OpenAI's names will do as well.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from llmgen.cli.output import visible
 from llmgen.cli.templates import fitted
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.files import is_at
-from llmgen.generation.params import SamplingParams, option_table
+from llmgen.generation.params import OTHER_NAMES, SamplingParams, option_named, option_table
 
 if TYPE_CHECKING:
     from llmgen import LLM
@@ -32,7 +33,14 @@ if TYPE_CHECKING:
 _MOST_BYTES = 16 << 20
 _MOST_PIPED = 1 << 30
 _DEEPEST = 100  # levels of brackets; no message needs that many
-_OWN_KEYS = ("prompt", "messages", "system", "id")
+_TEMPLATE_KEYS = ("tools", "documents", "template_kwargs")
+_ID_KEYS = ("custom_id", "id")
+_OWN_KEYS = ("prompt", "messages", "system", *_ID_KEYS, *_TEMPLATE_KEYS)
+_NEEDLESS: dict[str, tuple[Any, str]] = {
+    "n": (1, "several answers are as many lines"),
+    "stream": (False, "a line's answer is written when it is complete"),
+}
+"""Keys of OpenAI's of which one value asks for what is done anyway, and why no other one is taken."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +143,10 @@ def identity(line: Line) -> dict[str, Any]:
         values = _loaded(line.data)
     except (ValueError, LLMGenError):
         return found
-    return {**found, "id": values["id"]} if isinstance(values, dict) and "id" in values else found
+    for key in _ID_KEYS if isinstance(values, dict) else ():
+        if key in values:
+            found["id"] = values[key]
+    return found
 
 
 @dataclass
@@ -171,40 +182,68 @@ class Reader:
             if not isinstance(prompt, str | list):
                 raise UsageError("prompt must be a text or a list of token ids")
             if isinstance(prompt, list) or self.raw or self.template is None:
-                if own_system is not None:
-                    raise UsageError("system needs a chat template, which is not used here; leave it out")
+                for key in ("system", *_TEMPLATE_KEYS):
+                    if values.get(key) is not None:
+                        raise UsageError(f"{key} needs a chat template, which is not used here; leave it out")
                 return self.llm.prompt_ids(_checked_ids(prompt)), False
             messages = [{"role": "user", "content": prompt}]
         elif not _is_conversation(messages):
             raise UsageError("messages must be a list of objects with role and content")
         system = values.get("system", self.system)
         briefing = [] if system is None else [{"role": "system", "content": system}]
-        return self.llm.prompt_ids(self._encode([*briefing, *messages])), True
+        more = {key: values[key] for key in _TEMPLATE_KEYS if key in values}
+        return self.llm.prompt_ids(self._encode([*briefing, *messages], more)), True
 
-    def _encode(self, messages: list[dict[str, Any]]) -> list[int]:
+    def _encode(self, messages: list[dict[str, Any]], more: dict[str, Any]) -> list[int]:
         """The conversation's tokens; what its template changes is told once, not with every line."""
         template = self.llm.chat_template  # under --raw it serves messages, though not texts
         if template is not None:
             messages = fitted(template, messages, self._said)
-        return self.llm.encode_chat(messages)
+        return self.llm.encode_chat(messages, **more)
 
 
 def _options(values: dict[str, Any]) -> dict[str, Any]:
     """The sampling options of a line; refuses keys that mean nothing or the same."""
-    known = {option.name for option in option_table()}
     options: dict[str, Any] = {}
     for key, value in values.items():
-        name = key.replace("-", "_")
         if key in _OWN_KEYS:
             continue
-        if name not in known:
-            near = difflib.get_close_matches(name, sorted(known | set(_OWN_KEYS)), n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]}?" if near else "`llmgen batch --help` lists the options"
-            raise UsageError(f"{key!r} is not a key of a line; {hint}")
-        if name in options:
+        if key in _NEEDLESS:
+            wanted, reason = _NEEDLESS[key]
+            if value != wanted:
+                raise UsageError(f"{key} must be {json.dumps(wanted)}, since {reason}; leave it out")
+            continue
+        name = option_named(key.replace("-", "_"))
+        if name is None:
+            raise _unknown(key)
+        if key == "logprobs" and isinstance(value, bool):  # OpenAI says how many in top_logprobs
+            if value:
+                options.setdefault(name, 0)
+            continue
+        if name in options and not (key == "top_logprobs" and values.get("logprobs") is True):
             raise UsageError(f"{name} is there twice; give it once")
-        options[name] = value
+        options[name] = _by_ids(value) if name == "logit_bias" else value
     return options
+
+
+def _by_ids(bias: Any) -> Any:
+    """Biases by token: JSON writes ids as texts, so digits are an id, as on the command line."""
+    if not isinstance(bias, dict):
+        return bias
+    return {int(key) if key.isascii() and key.isdigit() else key: value for key, value in bias.items()}
+
+
+def _unknown(key: str) -> UsageError:
+    if key == "model":
+        return UsageError("model is chosen on the command line, for all lines; leave it out")
+    known = [*(option.name for option in option_table()), *OTHER_NAMES, *_OWN_KEYS]
+    near = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
+    hint = (
+        f"did you mean {option_named(near[0]) or near[0]}?"
+        if near
+        else "`llmgen batch --help` lists the options"
+    )
+    return UsageError(f"{key!r} is not a key of a line; {hint}")
 
 
 def _object(line: Line) -> dict[str, Any]:
@@ -221,7 +260,7 @@ def _object(line: Line) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UsageError("the line must be a JSON object with prompt or messages, or a text")
     try:
-        json.dumps(values.get("id"), allow_nan=False)
+        json.dumps([values.get(key) for key in _ID_KEYS], allow_nan=False)
     except ValueError:
         raise UsageError("id has a number that JSON cannot hold, such as NaN; give another") from None
     return values

@@ -79,6 +79,9 @@ def test_values_of_every_kind_arrive(tmp_path: Path) -> None:
         stop=("a", "b"), logit_bias={5: -1.5, "a=b": 2}, samplers=("top_k", "temperature")
     )
     assert run("bench", "--config", str(path)) == "0,16"
+    path.write_text("temperature = 0.5\n[run]\nnum_ctx = 64\n")
+    _, _, engine, sampling = run("run", "x", "--config", str(path))
+    assert (engine.n_ctx, sampling.temp) == (64, 0.5)
 
 
 def test_what_is_typed_wins_then_the_environment_then_the_file_then_the_defaults(
@@ -134,6 +137,7 @@ def test_print_config_shows_values_and_sources_as_toml(
         ("a.yaml", "stop: [[1]]", "a list of them"),
         ("a.yaml", "temp: hot", "temp: "),
         ("a.yaml", "temp: -1", "--temp"),
+        ("a.yaml", "temp: 1\ntemperature: 2", "temp and temperature are the same option"),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path: Path, name: str, text: str, expected: str) -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from llmgen.cli.options import EngineOptions, changed, model_options, sampling_options
 from llmgen.errors import UsageError
 from llmgen.generation.params import SamplingParams, option_table
+from program import llmgen, refused
 
 seen: list[Any] = []
 app = typer.Typer(rich_markup_mode=None)
@@ -97,6 +98,32 @@ def test_values_that_cannot_be(arguments: list[str], says: str) -> None:
         parse(*arguments)
 
 
+@pytest.mark.parametrize("name", ["run", "chat", "batch"])
+def test_the_names_of_other_programs(name: str) -> None:
+    import typer.main
+
+    from llmgen.cli.app import app as program
+
+    found = typer.main.get_command(program).commands[name]  # type: ignore[attr-defined]
+    words = ["M", "x"] if name != "chat" else ["M"]
+    context = found.make_context(
+        name,
+        [
+            *words,
+            *("--temperature", "0.5", "--num-predict=7", "--num_ctx", "64", "--repetition-penalty", "1.5"),
+            *("--stop-sequences", "--temperature", "--stop", "b", "--top_k", "3"),
+        ],
+    )
+    values = context.params
+    assert (values["temp"], values["max_tokens"], values["n_ctx"], values["top_k"]) == (0.5, 7, 64, 3)
+    assert (values["repeat_penalty"], list(values["stop"])) == (1.5, ["--temperature", "b"])
+
+
+def test_a_command_without_sampling_knows_no_such_names() -> None:
+    done = llmgen("inspect", "M", "--temperature", "1")
+    assert "--temperature" in refused(done, code=2)
+
+
 def test_set() -> None:
     params = SamplingParams(temp=0.5)
     assert changed(params, "temp", "0.2").temp == 0.2
@@ -106,6 +133,7 @@ def test_set() -> None:
     assert changed(params, "ignore_eos", "on").ignore_eos
     assert changed(params, "stop", "###").stop == ("###",)
     assert changed(params, "logit-bias", "3=1").logit_bias == ((3, 1.0),)
+    assert changed(params, "temperature", "0.3").temp == 0.3
     assert changed(params, "samplers", "top_k").samplers == ("top_k",)
 
 
