@@ -86,7 +86,7 @@ def dry(
 ) -> Candidates:
     """Penalize the tokens that would continue a repetition of at least ``allowed_length``.
 
-    ``history`` is the window, int64 [n].
+    ``history`` is the window, int64 [n]; what is negative in it is never penalized.
     """
     limit = min(len(history), breakers.since if breakers else len(history))
     if (cap := longest_counted(base, allowed_length)) is not None:
@@ -94,6 +94,7 @@ def dry(
     if multiplier <= 0 or limit < allowed_length:
         return c
     found = repeat_lengths(history, allowed_length, limit)
+    found = {token: length for token, length in found.items() if token >= 0}
     if breakers:
         found = {token: length for token, length in found.items() if not breakers.inside(token)}
     penalty = [min(multiplier * base ** (length - allowed_length), 1e38) for length in found.values()]

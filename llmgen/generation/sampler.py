@@ -13,6 +13,11 @@ All of it is one compiled call where the kernels apply (see native.py); the func
 filters.py, mirostat.py, penalties.py and dry.py say the same in numpy, and serve where
 they do not.
 
+The windows of penalties and DRY hold the prompt, too, template and all, as in llama.cpp's
+server and command line (``init_sampler`` in tools/server/server-context.cpp).  An
+end-of-generation token is never penalized, though: in a conversation each turn ends with
+one, and with a penalty on it answers would grow longer and longer.
+
 Edge values: a NaN logit is an error, as is a vocabulary that is masked whole; a
 logit of +inf (after bias) is chosen before everything else; of equal logits the
 lower token id comes first.
@@ -88,9 +93,12 @@ class Sampler:
         self.sampling_s = 0.0
         self._n_ctx = n_ctx or -1
         self._eog = _vocabulary_ids(eog_ids, n_vocab)
+        self._ends = frozenset(self._eog.tolist())
         self._stop_ids = _vocabulary_ids(params.stop_token_ids, n_vocab)
         self._bias = _resolve_bias(params, n_vocab, self._eog, tokenizer)
-        self._banned_sequences = _resolve_bans(params, n_vocab, tokenizer)
+        self._banned_sequences = [
+            [*map(self._noted, ids[:-1]), ids[-1]] for ids in _resolve_bans(params, n_vocab, tokenizer)
+        ]
         self._breakers = None
         if params.dry_multiplier > 0 and params.dry_sequence_breakers and tokenizer:
             self._breakers = Breakers(params.dry_sequence_breakers, tokenizer.token_bytes)
@@ -230,8 +238,12 @@ class Sampler:
             c = Candidates(None, logits)
         return score(c, token, self.params.logprobs)
 
+    def _noted(self, token: int) -> int:
+        """A token as the history has it: one that ends a generation as a negative number, which nothing penalizes."""
+        return ~token if token in self._ends else token
+
     def _accept(self, token: int) -> None:
-        self.history.append(token)
+        self.history.append(self._noted(token))
         if self._breakers:
             self._breakers.push(token)
             if self._repeats is not None and 0 <= token < self.n_vocab:
@@ -317,6 +329,7 @@ class Sampler:
     def _penalties(self, c: Candidates) -> Candidates:
         p = self.params
         recent = self._window(p.repeat_last_n)
+        recent = recent[recent >= 0]
         return penalties.repetition(c, recent, p.repeat_penalty, p.frequency_penalty, p.presence_penalty)
 
     def _dry(self, c: Candidates) -> Candidates:

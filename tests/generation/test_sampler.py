@@ -54,6 +54,35 @@ def test_penalties_see_prompt_and_answer():
     assert sorted(s.sample(row[:3]).token_id for _ in range(3)) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repeat_penalty": 4.0},
+        {"presence_penalty": 4.0},
+        {"frequency_penalty": 4.0},
+        {"dry_multiplier": 4.0, "dry_allowed_length": 1, "dry_sequence_breakers": ()},
+    ],
+)
+def test_what_ends_an_answer_is_never_penalized(options):
+    """A conversation of turns that end with token 3; its template's other tokens count as any text."""
+    row = np.zeros(300, dtype=np.float32)
+    row[:4] = 2, 2, 2, 2.5
+    turns = [0, 1, 3, 0, 1, 3, 0, 1]
+    penalized = Sampler(OPEN.with_(temp=0.0, **options), 300, prompt_ids=turns)
+    assert penalized.sample(row).token_id != 3
+    kept = Sampler(OPEN.with_(temp=0.0, **options), 300, prompt_ids=turns, eog_ids=[3])
+    assert kept.distribution(row).logits[3] == 2.5
+    assert kept.sample(row).token_id == 3
+    after = Sampler(
+        OPEN.with_(temp=0.0, banned_tokens="ab"),
+        260,
+        tokenizer=FakeTokenizer(),
+        prompt_ids=[97],
+        eog_ids=[97],
+    )
+    assert after.distribution(np.zeros(260, np.float32)).logits[98] == -np.inf  # the ban still sees it
+
+
 def test_greedy_ignores_filters_but_not_penalties_and_bias():
     row = logits(0.2, 0.4, 0.1, 0.3)
     idle = SamplingParams(temp=0, typical_p=0.01, xtc_probability=1, xtc_threshold=0, mirostat=2, top_k=1)
