@@ -1,0 +1,44 @@
+"""The examples of docs/python.md run as they stand, and no public name is missing there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import llmgen
+from models import smollm2
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "python.md"
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SHOWN = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
+
+
+def blocks() -> list[tuple[int, str]]:
+    """The line of each example, and its code."""
+    text = PAGE.read_text(encoding="utf-8")
+    return [(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in _BLOCK.finditer(text)]
+
+
+def test_the_examples_show_what_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "smollm2.gguf").symlink_to(smollm2())
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for line, code in blocks():
+        # blank lines in front, so that a traceback names the page's line
+        exec(compile("\n" * (line - 1) + code, str(PAGE), "exec"), names)
+        shown = iter(capsys.readouterr().out.splitlines())
+        for expected in _SHOWN.findall(code):
+            assert expected in shown, f"line {line}: {expected!r} is not shown"
+
+
+def test_every_public_name_is_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    names = {name for name in llmgen.__all__ if name != "__version__"}
+    for kind in (llmgen.LLM, llmgen.Session, llmgen.GenerationStream):
+        names |= {name for name in vars(kind) if not name.startswith("_")}
+    assert not [name for name in sorted(names) if not re.search(rf"\b{name}\b", text)]
