@@ -7,7 +7,6 @@ used, and the list of commands with a line on each stands here.
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import sys
 from collections.abc import Iterator, MutableMapping
@@ -38,13 +37,8 @@ class _LazyCommands(MutableMapping[str, Any]):
             raise KeyError(name)
         module = importlib.import_module(f"llmgen.cli.commands.{name}")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        settings = {}
-        if "temp" in inspect.signature(module.command).parameters:  # it has the options of sampling
-            from llmgen.cli.options import own_flag
-
-            settings["token_normalize_func"] = own_flag
-        app.command(name, short_help=COMMANDS[name], context_settings=settings)(module.command)
-        return typer.main.get_command(app)
+        app.command(name, short_help=COMMANDS[name])(module.command)
+        return _with_other_names(typer.main.get_command(app))
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
@@ -56,6 +50,20 @@ class _LazyCommands(MutableMapping[str, Any]):
         raise TypeError("add a command to COMMANDS and a file to llmgen/cli/commands")
 
     __delitem__ = __setitem__  # type: ignore[assignment]
+
+
+def _with_other_names(command: Any) -> Any:
+    """Let a command take its options by the names that they have in other programs."""
+    from llmgen.cli.options import own_flag
+
+    flags = {flag.lstrip("-") for parameter in command.params for flag in parameter.opts}
+
+    def known(name: str) -> str:
+        own = own_flag(name)
+        return own if own in flags else name
+
+    command.context_settings["token_normalize_func"] = known
+    return command
 
 
 class _LazyGroup(TyperGroup):

@@ -119,9 +119,9 @@ def test_the_names_of_other_programs(name: str) -> None:
     assert (values["repeat_penalty"], list(values["stop"])) == (1.5, ["--temperature", "b"])
 
 
-def test_a_command_without_sampling_knows_no_such_names() -> None:
-    done = llmgen("inspect", "M", "--temperature", "1")
-    assert "--temperature" in refused(done, code=2)
+def test_a_command_knows_other_names_of_its_own_options_only() -> None:
+    assert "--temperature" in refused(llmgen("perplexity", "M", "F", "--temperature", "1"), code=2)
+    assert "No such file" in refused(llmgen("perplexity", "M", "F", "--num-ctx", "64"))
 
 
 def test_set() -> None:
