@@ -3,15 +3,67 @@
 Every message is one sentence that says what was found, what was expected, and
 what to do about it.  The command line prints the message and exits with
 ``exit_code``; nothing else in the package prints.
+
+Messages name things that strangers wrote: keys, tensors, paths, values of a file.  Such
+text goes through ``shown`` into a message, and every message through ``one_line``, so that
+none is longer than a screen, breaks the line or reaches a terminal as a control sequence.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+_LONGEST_MESSAGE = 2000
+_LONGEST_VALUE = 120
+_LONGEST_NUMBER_BITS = 256
+
+
+def escape(text: str) -> str:
+    """``text`` with everything a terminal would not print as itself as a backslash escape."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text
+    )
+
+
+def one_line(text: str, limit: int = _LONGEST_MESSAGE) -> str:
+    """``text`` on one line, escaped, and without its middle where it is longer than ``limit`` characters."""
+    return _without_middle(escape(_without_middle(text, limit)), limit)
+
+
+def _without_middle(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    end = limit // 3  # the end says what to do
+    return f"{text[: limit - end - 1]}\u2026{text[-end:]}"
+
+
+def shown(value: Any, limit: int = _LONGEST_VALUE, quote: bool = True) -> str:
+    """A value from a file or a user, for a message: escaped, and cut after ``limit`` characters.
+
+    Text is put between quotes unless ``quote`` is false; of an array only its length is told.
+    """
+    if isinstance(value, (bytes, bytearray)):
+        value = value[: limit + 1].decode("utf-8", "backslashreplace")
+    if isinstance(value, str):
+        text = escape(value[:limit]) + ("..." if len(value) > limit else "")
+        return f"'{text}'" if quote else text
+    if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER_BITS:
+        return f"a number of {value.bit_length():,} bits"
+    if value is None or isinstance(value, (bool, int, float)):
+        return repr(value)
+    if hasattr(value, "__len__"):
+        return f"an array of {len(value):,} values"
+    return f"a value of the type {type(value).__name__}"
 
 
 class LLMGenError(Exception):
     """Base of every error that a user's input, file or machine can cause."""
 
     exit_code = 1
+
+    def __init__(self, *args: object) -> None:
+        """``args``: the message, which is made to fit one line."""
+        super().__init__(*(one_line(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ModelFileError(LLMGenError):

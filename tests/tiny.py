@@ -64,8 +64,8 @@ def write(
 ) -> Path:
     """Write the model; ``keys`` (without the architecture) and ``tensors`` replace what is there, None removes.
 
-    A tensor is an array, or a function of the one that is there. Raw bytes (uint8) count as Q8_0; matrices
-    are in ``kind`` (f32 or q8_0).
+    A tensor is an array, or a function of the one that is there; a new name is added. Raw bytes (uint8) count
+    as Q8_0; matrices are in ``kind`` (f32 or q8_0).
     """
     writer = gguf.GGUFWriter(str(path), architecture)
     for key, entry in {**KEYS, **(keys or {})}.items():
@@ -78,7 +78,9 @@ def write(
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     rng = np.random.default_rng(0)
-    for name, shape in _shapes().items():
+    shapes = _shapes()
+    for name in {**shapes, **(tensors or {})}:
+        shape = shapes.get(name, (1,))
         values: Any = (rng.standard_normal(shape) * 0.1).astype(np.float32)
         if kind == "q8_0" and len(shape) == 2:
             values = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q8_0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from llmgen.errors import ModelFileError
+from llmgen.errors import ModelFileError, shown
 from llmgen.gguf.problems import CUT_SHORT, DOWNLOAD_AGAIN, problem
 
 # Limits far above every real model, so that a file made to hurt costs little.
@@ -97,4 +97,4 @@ class Cursor:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
-            raise self.problem(f"{what} is {raw[:40]!r}, which is not valid UTF-8") from None
+            raise self.problem(f"{what} is {shown(raw, 40)}, which is not valid UTF-8") from None

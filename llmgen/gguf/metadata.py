@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from llmgen.errors import shown
 from llmgen.gguf.cursor import MAX_ARRAYS, MAX_KEY_BYTES, MAX_STRING_BYTES, Cursor
-from llmgen.gguf.problems import CONVERT_AGAIN, show_name
+from llmgen.gguf.problems import CONVERT_AGAIN
 from llmgen.gguf.strings import read_strings
 
 MAX_DEPTH = 4
@@ -73,8 +74,8 @@ def read_metadata(cursor: Cursor, count: int) -> dict[str, Entry]:
     for i in range(count):
         key = cursor.text(f"key {i + 1} of {count}", MAX_KEY_BYTES)
         if key in entries:
-            raise cursor.problem(f"the key {show_name(key)} is there twice, expected once", CONVERT_AGAIN)
-        what = f"the value of {show_name(key)}"
+            raise cursor.problem(f"the key {shown(key)} is there twice, expected once", CONVERT_AGAIN)
+        what = f"the value of {shown(key)}"
         entries[key] = _read_value(cursor, _read_kind(cursor, what), what, 0)
     return entries
 

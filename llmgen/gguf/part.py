@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmgen.errors import shown
 from llmgen.gguf.cursor import Cursor
 from llmgen.gguf.mapping import MappedFile
 from llmgen.gguf.metadata import Entry, read_metadata
-from llmgen.gguf.problems import CONVERT_AGAIN, CUT_SHORT, problem, show_name
+from llmgen.gguf.problems import CONVERT_AGAIN, CUT_SHORT, problem
 from llmgen.gguf.signatures import HEAD_BYTES, looks_like
 from llmgen.gguf.tensors import TensorInfo, read_tensors
 
@@ -39,7 +40,7 @@ class Part:
         if entry is None:
             return None
         if not isinstance(entry.value, int) or isinstance(entry.value, bool):
-            found = f"{show_name(key)} is of type {entry.type_name}, expected a whole number"
+            found = f"{shown(key)} is of type {entry.type_name}, expected a whole number"
             raise problem(self.file.path, found, CONVERT_AGAIN)
         return entry.value
 
@@ -92,7 +93,7 @@ def _version_problem(version: int) -> tuple[str, str]:
 
 def _expect_text(cursor: Cursor, entry: Entry | None, key: str) -> None:
     if entry is not None and entry.type_name != "STRING":
-        raise cursor.problem(f"{show_name(key)} is of type {entry.type_name}, expected STRING")
+        raise cursor.problem(f"{shown(key)} is of type {entry.type_name}, expected STRING")
 
 
 def _alignment(cursor: Cursor, entry: Entry | None) -> int:

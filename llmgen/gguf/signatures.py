@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from llmgen.gguf.problems import show_name
+from llmgen.errors import shown
 
 HEAD_BYTES = 512
 """How many bytes from the start of the file :func:`looks_like` wants to see."""
@@ -65,7 +65,7 @@ def _looks_like_text(head: bytes) -> str | None:
     if text[:1] in (b"{", b"[") and _is_text(head):
         return "JSON text"
     if _is_text(head):
-        return f"text starting with {show_name(head[:40])}"
+        return f"text starting with {shown(head[:40])}"
     return None
 
 

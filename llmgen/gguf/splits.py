@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from llmgen.errors import escape, shown
 from llmgen.gguf.part import Part
-from llmgen.gguf.problems import DOWNLOAD_AGAIN, escape, problem, show_name
+from llmgen.gguf.problems import DOWNLOAD_AGAIN, problem
 
 _NAME = re.compile(
     r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<end>\.gguf)", re.DOTALL | re.IGNORECASE
@@ -69,7 +70,7 @@ def check_together(parts: list[Part]) -> None:
     for part in parts:
         for tensor in part.tensors:
             if tensor.name in where:
-                found = f"the tensor {show_name(tensor.name)} is also in {escape(where[tensor.name].name)}"
+                found = f"the tensor {shown(tensor.name)} is also in {escape(where[tensor.name].name)}"
                 raise problem(part.file.path, f"{found}, expected it in one part only", _DOWNLOAD_ALL)
             where[tensor.name] = part.file.path
     expected = parts[0].integer("split.tensors.count")

@@ -11,9 +11,10 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from llmgen.errors import shown
 from llmgen.gguf.cursor import Cursor
 from llmgen.gguf.mapping import MappedFile
-from llmgen.gguf.problems import CONVERT_AGAIN, CUT_SHORT, show_name
+from llmgen.gguf.problems import CONVERT_AGAIN, CUT_SHORT
 from llmgen.gguf.types import REMOVED_TYPES, GGMLType
 
 MAX_DIMENSIONS = 4
@@ -89,7 +90,7 @@ def _locate(file: MappedFile, entry: _Entry, data_start: int) -> TensorInfo:
 
 def _read_entry(cursor: Cursor, index: int, count: int) -> _Entry:
     name = cursor.text(f"the name of tensor {index + 1} of {count}", MAX_NAME_BYTES)
-    what = f"the tensor {show_name(name)}"
+    what = f"the tensor {shown(name)}"
     n_dims = cursor.u32(f"the number of dimensions of {what}")
     if not 1 <= n_dims <= MAX_DIMENSIONS:
         raise cursor.problem(f"{what} has {n_dims:,} dimensions, expected 1 to {MAX_DIMENSIONS}")
@@ -130,13 +131,13 @@ def _check_unique(cursor: Cursor, entries: list[_Entry]) -> None:
     seen: set[str] = set()
     for entry in entries:
         if entry.name in seen:
-            found = f"the tensor {show_name(entry.name)} is there twice, expected once"
+            found = f"the tensor {shown(entry.name)} is there twice, expected once"
             raise cursor.problem(found, CONVERT_AGAIN)
         seen.add(entry.name)
 
 
 def _check_place(cursor: Cursor, entry: _Entry, data_start: int, alignment: int) -> None:
-    what = f"the tensor {show_name(entry.name)}"
+    what = f"the tensor {shown(entry.name)}"
     if entry.offset % alignment:
         raise cursor.problem(f"{what} has the offset {entry.offset:,}, expected a multiple of {alignment}")
     end = data_start + entry.offset + entry.nbytes
@@ -148,5 +149,5 @@ def _check_overlap(cursor: Cursor, entries: list[_Entry]) -> None:
     in_order = sorted(entries, key=lambda entry: entry.offset)
     for first, second in zip(in_order, in_order[1:], strict=False):
         if second.offset < first.offset + first.nbytes:
-            names = f"{show_name(first.name)} and {show_name(second.name)}"
+            names = f"{shown(first.name)} and {shown(second.name)}"
             raise cursor.problem(f"the tensors {names} overlap, expected each to have bytes of its own")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from llmgen.errors import UnsupportedModelError
+from llmgen.errors import UnsupportedModelError, shown
 from llmgen.gguf import GGUFFile
 
 _MAX_WIDTH = 1 << 20
@@ -73,11 +73,14 @@ class _Keys:
         self.architecture = architecture
 
     def get(self, key: str) -> Any:
+        """The value as the file has it: a number, a string, an array of any kind, or None."""
         return self._metadata.get(f"{self.architecture}.{key}")
 
     def fail(self, key: str, found: object, expected: str) -> UnsupportedModelError:
+        """The error for a value: ``found`` as read from the file, or words about it."""
         return UnsupportedModelError(
-            f"{self.architecture}.{key} is {found}, expected {expected}; the model file is damaged or not supported"
+            f"{shown(self.architecture, quote=False)}.{key} is {found}, expected {expected}; "
+            "the model file is damaged or not supported"
         )
 
     def whole(self, key: str, default: int | None = None, low: int = 1, high: int = _MAX_WIDTH) -> int:
@@ -88,14 +91,7 @@ class _Keys:
         if isinstance(value, np.ndarray) and value.size and np.all(value == value.flat[0]):
             value = value.flat[0].item()
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            shown = (
-                "missing"
-                if value is None
-                else repr(value)
-                if np.isscalar(value)
-                else "an array of different values"
-            )
-            raise self.fail(key, shown, f"a whole number from {low} to {high}")
+            raise self.fail(key, _found(value), f"a whole number from {low} to {high}")
         return value
 
     def real(self, key: str, default: float | None = None, low: float = 0.0, high: float = math.inf) -> float:
@@ -103,17 +99,32 @@ class _Keys:
         value = self.get(key)
         if value is None and default is not None:
             return default
-        if not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
-            raise self.fail(
-                key, "missing" if value is None else repr(value), f"a finite number of at least {low:g}"
-            )
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not (math.isfinite(value) and low <= value <= high)
+        ):
+            bounds = f"of at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
+            raise self.fail(key, _found(value), f"a finite number {bounds}")
         return float(value)
+
+    def choice(self, key: str, options: tuple[str, ...], default: str) -> str:
+        """One of some words; an empty one is the default."""
+        value = self.get(key)
+        if value is None or (isinstance(value, str) and not value):
+            return default
+        if not isinstance(value, str) or value not in options:
+            raise self.fail(key, _found(value), f"{', '.join(options[:-1])} or {options[-1]}")
+        return value
+
+
+def _found(value: object) -> str:
+    """A value of the file in a message."""
+    return "missing" if value is None else shown(value)
 
 
 def _rope_scaling(keys: _Keys, context_length: int) -> RopeScaling:
-    kind = keys.get("rope.scaling.type") or "linear"
-    if kind not in ("none", "linear", "yarn", "longrope"):
-        raise keys.fail("rope.scaling.type", repr(kind), "none, linear, yarn or longrope")
+    kind = keys.choice("rope.scaling.type", ("none", "linear", "yarn", "longrope"), "linear")
     factor = keys.real("rope.scaling.factor", keys.real("rope.scale_linear", 0.0)) or 1.0
     own = keys.architecture == "mistral3"  # the only one of these whose file may set the ramp
     return RopeScaling(
@@ -136,14 +147,14 @@ def _local_layers(keys: _Keys, n_layers: int) -> tuple[bool, ...]:
     """Which layers have the window: one flag a layer, or every n-th layer without."""
     pattern = keys.get("attention.sliding_window_pattern")
     period = _WINDOW_PERIOD[keys.architecture]
-    if isinstance(pattern, Sequence | np.ndarray) and not isinstance(pattern, str):
+    if isinstance(pattern, np.ndarray) and pattern.dtype.kind in "biu":
         if len(pattern) != n_layers:
             raise keys.fail(
                 "attention.sliding_window_pattern",
                 f"{len(pattern)} flags",
                 f"one for each of {n_layers} layers",
             )
-        return tuple(bool(flag) for flag in pattern)
+        return tuple(pattern.astype(bool).tolist())
     if pattern is not None:
         period = keys.whole("attention.sliding_window_pattern", low=0, high=_MAX_LAYERS)
     return tuple(period == 0 or layer % period < period - 1 for layer in range(n_layers))
@@ -165,14 +176,36 @@ def _vocab_size(file: GGUFFile) -> int:
     return embedding.shape[1]
 
 
+def _name(file: GGUFFile) -> str:
+    name = file.metadata.get("general.name")
+    return name if isinstance(name, str) else ""
+
+
+def _check_causal(keys: _Keys) -> None:
+    """Refuse a model in which a token sees those after it: such a one makes embeddings, not text."""
+    if keys.get("attention.causal") not in (None, True):
+        raise keys.fail("attention.causal", _found(keys.get("attention.causal")), "True for a model of text")
+
+
+def _check_same_heads(keys: _Keys, head_dim: int, n_rot: int) -> None:
+    """Refuse sliding-window layers whose heads are not those of the other layers."""
+    for key, expected in (
+        ("attention.key_length_swa", head_dim),
+        ("attention.value_length_swa", head_dim),
+        ("rope.dimension_count_swa", n_rot),
+    ):
+        if keys.whole(key, expected, low=0) != expected:
+            raise keys.fail(key, _found(keys.get(key)), f"{expected} as in the other layers")
+
+
 def read_config(file: GGUFFile) -> ModelConfig:
-    """The configuration of a model file.  Raises UnsupportedModelError for values no model can have."""
-    architecture = file.architecture
-    if architecture is None:
-        raise UnsupportedModelError(
-            f"{file.path} has no general.architecture, so it is no model; choose another file"
-        )
+    """The configuration of a model file, whose architecture is one that llmgen runs.
+
+    Raises UnsupportedModelError for values that no model can have.
+    """
+    architecture = file.architecture or ""
     keys = _Keys(file, architecture)
+    _check_causal(keys)
     n_layers = keys.whole("block_count", high=_MAX_LAYERS)
     n_embd = keys.whole("embedding_length")
     n_heads = keys.whole("attention.head_count", high=65536)
@@ -197,18 +230,20 @@ def read_config(file: GGUFFile) -> ModelConfig:
     window = keys.whole("attention.sliding_window", 4096 if architecture == "gemma2" else 0, 0, MAX_CONTEXT)
     if architecture not in _WINDOW_PERIOD:
         window = 0
+    if window:
+        _check_same_heads(keys, head_dim, n_rot)
     local_base = {"gemma2": rope_base, "gemma3": 10000.0}.get(architecture, rope_base)
     if architecture in ("gemma2", "gemma3"):
         local_base = keys.real("rope.freq_base_swa", local_base, low=1e-3)
     return ModelConfig(
         architecture=architecture,
-        name=str(file.metadata.get("general.name", "")),
+        name=_name(file),
         n_layers=n_layers,
         n_embd=n_embd,
         n_heads=n_heads,
         n_kv_heads=n_kv_heads,
         head_dim=head_dim,
-        n_ff=keys.whole("feed_forward_length", 0, low=0, high=1 << 24),
+        n_ff=keys.whole("feed_forward_length", high=1 << 24),
         vocab_size=_vocab_size(file),
         context_length=context_length,
         norm_eps=keys.real(eps_key, low=0.0, high=1.0),

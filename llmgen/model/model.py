@@ -21,7 +21,7 @@ from llmgen.kernels.layout import MAX_COLUMNS, SAMPLING_KERNELS, TILE_TOKENS
 from llmgen.kernels.library import KernelLibrary, Progress
 from llmgen.kernels.pool import KERNELS, ThreadTeam
 from llmgen.kernels.threads import default_threads
-from llmgen.model.archs import architecture
+from llmgen.model.archs import architecture, check_all_read
 from llmgen.model.cache import CacheLayout, Sequence
 from llmgen.model.config import MAX_CONTEXT, ModelConfig, read_config
 from llmgen.model.interrupt import WATCHER
@@ -68,11 +68,12 @@ class Model:
         self.layout = CacheLayout(config, self.n_ctx, self._chunk, kv_type)
         self.max_outputs = max(MAX_COLUMNS, min(self._chunk, _LOGITS_BYTES // (4 * config.vocab_size)))
         self._control = Control(self._chunk)
-        build = architecture(config.architecture)
+        build = architecture(file)
         token = TokenRecorder(config, self.layout, self._control.address)
         prompt = PromptRecorder(config, self.layout, self._control.address, self._chunk, self.max_outputs)
         for recorder in (token, prompt):
             build(recorder, self.weights, config)
+        check_all_read(file, self.weights, config)
         prompt.fuse_residuals()
         self._library = KernelLibrary.for_level(level)
         self._token, self._prompt = Program(token, n_threads), Program(prompt, n_threads)
@@ -100,8 +101,8 @@ class Model:
         are compiled; level: a kernel level below this CPU's best.  The file must stay
         open until ``close``.  Raises UnsupportedModelError, UsageError, KernelError.
         """
+        architecture(file)
         config = read_config(file)
-        architecture(config.architecture)
         n_ctx = _default_context(config, kv_type) if n_ctx is None else n_ctx
         if not 1 <= n_ctx <= MAX_CONTEXT:
             raise UsageError(f"the context is {n_ctx} tokens, expected 1 to {MAX_CONTEXT} (-c)")
@@ -312,11 +313,13 @@ def dry_run(
     The forward pass is recorded once, which checks every tensor's name, shape and type.
     Raises as ``load`` does.
     """
+    build = architecture(file)
     config = read_config(file)
-    build = architecture(config.architecture)
     config = replace(config, n_ctx=n_ctx or _default_context(config, kv_type))
     layout = CacheLayout(config, config.n_ctx, min(CHUNK, config.n_ctx), kv_type)
-    build(TokenRecorder(config, layout, 0), Weights(file), config)
+    weights = Weights(file)
+    build(TokenRecorder(config, layout, 0), weights, config)
+    check_all_read(file, weights, config)
     return config, layout
 
 

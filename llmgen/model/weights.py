@@ -67,6 +67,7 @@ class Weights:
         self._file = file
         self._copies: list[np.ndarray] = []
         self._bound: dict[str, Matrix | Vector] = {}
+        self._read: set[str] = set()
 
     def has(self, name: str) -> bool:
         """Whether the file has the tensor; ``name`` as in ``matrix`` or with '.bias'."""
@@ -134,6 +135,14 @@ class Weights:
             for i, (e, n) in enumerate(zip(ends, sizes, strict=True))
         ]
 
+    def skip(self, name: str) -> None:
+        """Count the tensor as read, if it is there: it belongs to the model, but no logit depends on it."""
+        self._read.add(_full(name))
+
+    def unread(self) -> list[str]:
+        """The full names of the file's tensors that nothing was made of so far, in file order."""
+        return [name for name in self._file.tensors if name not in self._read]
+
     def keep(self, values: np.ndarray) -> int:
         """The address of an array that lives as long as the weights."""
         self._copies.append(values)
@@ -154,9 +163,10 @@ class Weights:
             found = found[:-1]
         if found != shape:
             raise UnsupportedModelError(
-                f"tensor {tensor.name} has the shape {list(tensor.shape)}, expected {list(shape)}; "
-                "the file is damaged or not supported"
+                f"tensor {tensor.name} has the shape {list(tensor.shape)}, expected {list(shape)} "
+                "after the file's metadata; the file is damaged or not supported"
             )
+        self._read.add(tensor.name)
         return tensor
 
 

@@ -41,6 +41,15 @@ def test_variants(name: str) -> None:
     assert nmse(generated, expected[70:]) < LIMIT
 
 
+def test_the_attention_factor_holds_for_local_layers_too() -> None:
+    """Gemma 3's layers with a window are not stretched, but llama.cpp scales their rotations with the others'."""
+    keys = {**variants.YARN, "rope.scaling.attn_factor": ("FLOAT32", 1.3)}
+    path = build_variant("gemma3-dense", "attn-factor", set_keys=keys)
+    tokens, _ = reference("gemma3-dense")
+    with engine(path) as model:
+        assert nmse(one_by_one(model, model.new_sequence(), tokens), logits(path, tokens)) < LIMIT
+
+
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 def test_float_weights_meet_float_activations(kind: str) -> None:
     path = build_arch("gemma3-dense", kind)

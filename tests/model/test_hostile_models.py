@@ -32,6 +32,10 @@ def tensor(name: str, change: Any) -> dict[str, Any]:
     return {"tensors": {name: change}}
 
 
+def extra(*names: str) -> dict[str, Any]:
+    return {"tensors": {name: np.ones(32, np.float32) for name in names}}
+
+
 def yarn(**more: float) -> dict[str, Any]:
     base = {BASE: ("float32", more.pop("base"))} if "base" in more else {}
     named = {f"rope.scaling.yarn_{key}": ("float32", value) for key, value in more.items()}
@@ -66,6 +70,37 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a short norm": (tensor("blk.0.attn_norm.weight", lambda x: x[:-1]), "has the shape"),
     "a quantized norm": (tensor("output_norm.weight", np.zeros(34, np.uint8)), "type Q8_0, expected F32"),
     "whole numbers": (tensor("blk.0.ffn_up.weight", lambda x: x.astype(np.int32)), "cannot multiply by"),
+    "causal in words": ({"keys": {"attention.causal": ("string", "no")}}, "causal is 'no', expected True"),
+    "an encoder": ({"keys": {"attention.causal": ("bool", False)}}, "causal is False, expected True"),
+    "an epsilon above 1": ({"keys": {EPS: ("float32", 2.0)}}, "is 2.0, expected a finite number from 0 to 1"),
+    "a truth value as a base": (
+        {"keys": {BASE: ("bool", True)}},
+        "is True, expected a finite number of at least",
+    ),
+    "a scaling of several": (
+        {"keys": {"rope.scaling.type": ("array", ["yarn", "linear"])}},
+        "scaling.type is an array of 2 values, expected none, linear, yarn or longrope",
+    ),
+    "another hidden width": (
+        u32("feed_forward_length", 128),
+        r"ffn_gate.weight has the shape \[32, 64\].*metadata",
+    ),
+    "no hidden width": ({"keys": {"feed_forward_length": None}}, "feed_forward_length is missing"),
+    "experts over dense tensors": (u32("expert_count", 4), "mixture of experts .llama with expert_count 4"),
+    "experts in a number of words": ({"keys": {"expert_count": ("string", "4")}}, "with expert_count '4'"),
+    "experts' tensors": (extra("blk.0.ffn_up_exps.weight"), "with the tensor blk.0.ffn_up_exps.weight"),
+    "an unknown mixture": (
+        {"architecture": "qwen3moe", "keys": {"expert_count": ("uint32", 8), "attention.head_count": None}},
+        "mixture of experts .qwen3moe with expert_count 8",
+    ),
+    "an architecture with other keys": (
+        {"architecture": "mamba", "keys": {"attention.head_count": ("uint32", 0)}},
+        "architecture 'mamba' is not supported; llmgen runs llama",
+    ),
+    "fewer layers than tensors": (
+        u32("block_count", 1),
+        r"block_count is 1, but the file has more blocks \(blk.1.attn_norm.weight, .* and 3 more\)",
+    ),
     "doubles": (tensor("blk.0.ffn_up.weight", lambda x: x.astype(np.float64)), "cannot multiply by"),
 }
 
@@ -79,6 +114,69 @@ def test_what_cannot_be_a_model_is_refused(name: str, tmp_path: Path) -> None:
             with pytest.raises(UnsupportedModelError, match=says) as caught:
                 load(file)
             assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("foo.weight",),
+        ("blk.0.attn_q_norm.weight", "blk.1.attn_q_norm.weight"),
+        ("output_norm.bias",),
+        ("blk.0.attn_sinks.weight",),
+        ("blk.0.attn_q.scale",),
+        ("blk.1.ffn_norm.bias", "blk.1.attn_rot_embd", "token_embd_norm.weight"),
+        ("rope_factors_long.weight", "rope_factors_short.weight"),  # of a file whose scaling is another
+    ],
+)
+def test_tensors_that_are_not_read_are_refused_by_name(names: tuple[str, ...], tmp_path: Path) -> None:
+    with GGUFFile.open(tiny.write(tmp_path / "more.gguf", **extra(*names))) as file:
+        for load in (dry_run, lambda f: Model.load(f, n_threads=1)):
+            with pytest.raises(
+                UnsupportedModelError, match="does not read .*answers would be wrong"
+            ) as caught:
+                load(file)
+            assert ", ".join(names) in str(caught.value)
+
+
+@pytest.mark.parametrize("n_ctx", [64, 128])
+def test_long_and_short_factors_are_both_expected(n_ctx: int, tmp_path: Path) -> None:
+    """One of them is used, as the context says; both belong to the model, and are checked."""
+    keys: dict[str, Any] = {
+        "rope.scaling.type": ("string", "longrope"),
+        "rope.scaling.original_context_length": ("uint32", 64),
+    }
+    factors = {f"rope_factors_{which}.weight": np.ones(8, np.float32) for which in ("long", "short")}
+    with GGUFFile.open(tiny.write(tmp_path / "long.gguf", keys, factors)) as file:
+        dry_run(file, n_ctx=n_ctx)
+    factors["rope_factors_long.weight"] = np.ones(7, np.float32)
+    with GGUFFile.open(tiny.write(tmp_path / "short.gguf", keys, factors)) as file:
+        with pytest.raises(UnsupportedModelError, match=r"rope_factors_long.weight has the shape \[7\]"):
+            dry_run(file, n_ctx=n_ctx)
+
+
+@pytest.mark.parametrize("pattern", [[[1, 0], [0, 1]], ["a", "b"], [0.5, 1.5], "every second"])
+def test_a_window_pattern_of_no_flags_is_refused(pattern: Any, tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "attention.sliding_window": ("uint32", 32),
+        "attention.sliding_window_pattern": ("string" if isinstance(pattern, str) else "array", pattern),
+    }
+    with GGUFFile.open(tiny.write(tmp_path / "odd.gguf", keys, architecture="gemma2")) as file:
+        with pytest.raises(
+            UnsupportedModelError, match="sliding_window_pattern is .*, expected a whole number"
+        ):
+            dry_run(file)
+
+
+def test_local_layers_that_turn_another_part_of_the_head_are_refused(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "attention.sliding_window": ("uint32", 32),
+        "rope.dimension_count_swa": ("uint32", 8),
+    }
+    with GGUFFile.open(tiny.write(tmp_path / "odd.gguf", keys, architecture="gemma2")) as file:
+        with pytest.raises(
+            UnsupportedModelError, match="dimension_count_swa is 8, expected 16 as in the other"
+        ):
+            dry_run(file)
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, NAN])

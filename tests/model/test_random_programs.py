@@ -154,7 +154,8 @@ def test_sums_into_the_matrix_product(ops: list[tuple[Any, ...]], monkeypatch: p
 
 
 def check(ops: list[tuple[Any, ...]], seed: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "architecture", lambda name: recorded(ops))
+    monkeypatch.setattr(engine, "architecture", lambda file: recorded(ops))
+    monkeypatch.setattr(engine, "check_all_read", lambda *_: None)  # these read a few of the file's tensors
     ids = np.random.default_rng(seed).integers(0, 128, 21).tolist()
     with GGUFFile.open(build_arch("llama-dense", kind)) as file:
         results = []

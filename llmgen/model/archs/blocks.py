@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from llmgen.model.config import ModelConfig
 from llmgen.model.program import Value
 from llmgen.model.recorder import Recorder
@@ -92,23 +94,21 @@ def feed_forward(
         bias = w.optional_vector(f"{name}.bias", n_rows) if biases else None
         return b.linear(source, w.matrix(name, n_rows, n_cols), bias)
 
-    n_ff = ff_width(w, c, layer)
-    hidden = b.gated(project(x, "gate", n_ff, c.n_embd), project(x, "up", n_ff, c.n_embd), activation)
-    return project(hidden, "down", c.n_embd, n_ff)
+    hidden = b.gated(project(x, "gate", c.n_ff, c.n_embd), project(x, "up", c.n_ff, c.n_embd), activation)
+    return project(hidden, "down", c.n_embd, c.n_ff)
 
 
-def ff_width(w: Weights, c: ModelConfig, layer: int) -> int:
-    """Hidden values of a layer's feed-forward: what its down projection takes."""
-    shape = w.shape(f"blk.{layer}.ffn_down")
-    return shape[0] if len(shape) == 2 else c.n_ff
+def rope_table(c: ModelConfig, neox: bool, factors: np.ndarray | None = None) -> RopeTable:
+    """The rope of global layers; ``factors`` divides the frequencies, float64 [n_rot / 2]."""
+    return RopeTable(c.n_ctx, c.n_rot, c.rope_base, neox, c.rope_scaling, factors)
 
 
-def rope_table(w: Weights, c: ModelConfig, neox: bool, factors: str | None = None) -> RopeTable:
-    """The rope of global layers; ``factors`` names a tensor of frequency divisors, if the file has it."""
-    divisors = w.values(factors, c.n_rot // 2) if factors and w.has(factors) else None
-    return RopeTable(c.n_ctx, c.n_rot, c.rope_base, neox, c.rope_scaling, divisors)
+def rope_factors(w: Weights, c: ModelConfig, name: str) -> np.ndarray | None:
+    """A tensor of frequency divisors, float64 [n_rot / 2], if the file has it."""
+    return w.values(name, c.n_rot // 2) if w.has(name) else None
 
 
-def longrope_factors(w: Weights, c: ModelConfig) -> str:
-    """LongRoPE's factors: long ones for a context beyond the original, decided when the model is opened."""
-    return "rope_factors_long" if c.n_ctx > c.rope_scaling.original_context else "rope_factors_short"
+def longrope_factors(w: Weights, c: ModelConfig) -> np.ndarray | None:
+    """LongRoPE's divisors: long ones for a context beyond the original, decided when the model is opened."""
+    long, short = (rope_factors(w, c, f"rope_factors_{which}") for which in ("long", "short"))
+    return long if c.n_ctx > c.rope_scaling.original_context else short

@@ -13,7 +13,7 @@ from llmgen.model.archs.blocks import (
     qkv,
     rope_table,
 )
-from llmgen.model.config import ModelConfig
+from llmgen.model.config import ModelConfig, RopeScaling
 from llmgen.model.recorder import Recorder
 from llmgen.model.rope import RopeTable
 from llmgen.model.weights import Weights
@@ -21,7 +21,7 @@ from llmgen.model.weights import Weights
 
 def gemma(b: Recorder, w: Weights, c: ModelConfig) -> None:
     """Llama with scaled embeddings and gelu; always tied."""
-    table = rope_table(w, c, neox=True)
+    table = rope_table(c, neox=True)
     x = b.embed(embedding(w, c), scale=math.sqrt(c.n_embd))
     for layer in range(c.n_layers):
         h = b.rms_norm(x, w.vector(f"blk.{layer}.attn_norm", c.n_embd))
@@ -43,7 +43,9 @@ def gemma2(b: Recorder, w: Weights, c: ModelConfig) -> None:
 def gemma3(b: Recorder, w: Weights, c: ModelConfig) -> None:
     """Gemma 2 with normed heads instead of the attention's cap; five of six layers have the window."""
     scale = (c.n_embd // c.n_heads) ** -0.5 if c.n_layers == 62 else None
-    local = RopeTable(c.n_ctx, c.n_rot, c.rope_base_local, True)
+    # the window's layers are not stretched, but what the file puts on cosines and sines holds for all
+    plain = RopeScaling(attention_factor=c.rope_scaling.attention_factor)
+    local = RopeTable(c.n_ctx, c.n_rot, c.rope_base_local, True, plain)
     _sandwich(b, w, c, local, scale, normed_heads=True)
 
 
@@ -51,7 +53,7 @@ def _sandwich(
     b: Recorder, w: Weights, c: ModelConfig, local: RopeTable, scale: float | None, normed_heads: bool
 ) -> None:
     projections = normed_qkv if normed_heads else qkv
-    table = rope_table(w, c, neox=True)
+    table = rope_table(c, neox=True)
     x = b.embed(embedding(w, c), scale=math.sqrt(c.n_embd))
     for layer in range(c.n_layers):
         name = f"blk.{layer}."

@@ -15,6 +15,7 @@ from llmgen.model.archs.blocks import (
     normed_qkv,
     output_matrix,
     qkv,
+    rope_factors,
     rope_table,
 )
 from llmgen.model.config import ModelConfig
@@ -25,7 +26,8 @@ from llmgen.model.weights import Weights
 def llama(b: Recorder, w: Weights, c: ModelConfig) -> None:
     """Pre-norm transformer with rotary positions on neighbouring pairs and a gated feed-forward."""
     longrope = c.rope_scaling.kind == "longrope"
-    table = rope_table(w, c, neox=False, factors=longrope_factors(w, c) if longrope else "rope_freqs")
+    factors = longrope_factors(w, c) if longrope else rope_factors(w, c, "rope_freqs")
+    table = rope_table(c, neox=False, factors=factors)
     token_scale = w.keep(_temperature(c)) if c.temperature_scale else 0
     x = b.embed(embedding(w, c))
     for layer in range(c.n_layers):
@@ -53,12 +55,13 @@ def qwen2(b: Recorder, w: Weights, c: ModelConfig) -> None:
 
 def qwen3(b: Recorder, w: Weights, c: ModelConfig) -> None:
     """Qwen 2 with an RMS norm over each head of q and k."""
+    w.skip("cls.output")  # the head of a reranker
     _qwen(b, w, c, normed_heads=True)
 
 
 def _qwen(b: Recorder, w: Weights, c: ModelConfig, normed_heads: bool) -> None:
     projections = normed_qkv if normed_heads else qkv
-    table = rope_table(w, c, neox=True)
+    table = rope_table(c, neox=True)
     x = b.embed(embedding(w, c))
     for layer in range(c.n_layers):
         name = f"blk.{layer}."

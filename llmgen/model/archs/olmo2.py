@@ -11,7 +11,7 @@ from llmgen.model.weights import Weights
 
 def olmo2(b: Recorder, w: Weights, c: ModelConfig) -> None:
     """Norms after the blocks instead of before them; q and k are normed over their whole width."""
-    table = rope_table(w, c, neox=True)
+    table = rope_table(c, neox=True)
     local = RopeTable(c.n_ctx, c.n_rot, c.rope_base, True)
     x = b.embed(embedding(w, c))
     for layer in range(c.n_layers):

@@ -23,7 +23,7 @@ def stablelm(b: Recorder, w: Weights, c: ModelConfig) -> None:
     def norm(x: Value, name: str) -> Value:
         return b.layer_norm(x, w.vector(name, c.n_embd), w.optional_vector(f"{name}.bias", c.n_embd))
 
-    table = rope_table(w, c, neox=True)
+    table = rope_table(c, neox=True)
     x = b.embed(embedding(w, c))
     for layer in range(c.n_layers):
         name = f"blk.{layer}."
