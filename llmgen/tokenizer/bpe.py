@@ -53,6 +53,8 @@ class BytePairModel:
         self._vocab = vocab
         self._merges = merges
         self._pre = pre
+        if not pre.byte_level:
+            vocab.byte_ids()  # warns of gaps
         self._plain: PlainMerger | None = None
         self._library: LibraryMerger | None = None
         self._lock = threading.Lock()

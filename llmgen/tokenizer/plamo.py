@@ -11,8 +11,7 @@ import math
 from functools import cached_property
 
 from llmgen.errors import TokenizerError
-from llmgen.tokenizer.spm import BYTE_SPELLINGS
-from llmgen.tokenizer.vocab import TokenType, Vocabulary
+from llmgen.tokenizer.vocab import BYTE_SPELLINGS, TokenType, Vocabulary
 
 _UNKNOWN_COST = 10_000_000
 _WORST_COST = 20_000_000

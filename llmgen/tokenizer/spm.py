@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmgen.errors import TokenizerError
-from llmgen.tokenizer.vocab import Vocabulary
+from llmgen.tokenizer.vocab import BYTE_SPELLINGS, Vocabulary
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
 SPACE = "\u2581"
 """What spells a space in these vocabularies."""
-
-BYTE_SPELLINGS = [b"<0x%02X>" % byte for byte in range(256)]
 
 # Field numbers and types of sentencepiece_model.proto, as protobuf tags.
 _MODEL_PIECES, _MODEL_TRAINER, _MODEL_NORMALIZER = b"\x0a", b"\x12", b"\x1a"
@@ -46,19 +44,16 @@ class ScoredMergeModel:
     def __init__(self, vocab: Vocabulary, unknown_id: int | None) -> None:
         """``unknown_id`` is what a character becomes that neither a token nor bytes can spell."""
         self._vocab = vocab
-        self._unknown_id = unknown_id
+        self._bytes = vocab.byte_ids()
+        self._unknown = [] if unknown_id is None else [unknown_id]
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text, with or without a space in front as it stands."""
         ids: list[int] = self._processor.EncodeAsIds(text.replace(" ", SPACE))
-        if self._has_bytes or len(self._vocab) not in ids:
+        n_vocab = len(self._vocab)
+        if None not in self._bytes or max(ids, default=0) < n_vocab:
             return ids
-        unknown = [] if self._unknown_id is None else [self._unknown_id]
-        return [real for id in ids for real in (unknown if id == len(self._vocab) else [id])]
-
-    @cached_property
-    def _has_bytes(self) -> bool:
-        return all(spelling in self._vocab.ids for spelling in BYTE_SPELLINGS)
+        return [real for id in ids for real in ([id] if id < n_vocab else self._unknown)]
 
     @cached_property
     def _processor(self) -> SentencePieceProcessor:
@@ -67,7 +62,7 @@ class ScoredMergeModel:
 
         processor = SentencePieceProcessor()
         try:
-            processor.LoadFromSerializedProto(model_proto(self._vocab, self._has_bytes))
+            processor.LoadFromSerializedProto(model_proto(self._vocab, self._bytes))
         except Exception as error:
             raise TokenizerError(
                 f"the vocabulary cannot be loaded ({error}); "
@@ -76,22 +71,29 @@ class ScoredMergeModel:
         return processor
 
 
-def model_proto(vocab: Vocabulary, has_bytes: bool) -> bytes:
-    """The vocabulary as a serialized ModelProto, with an unknown piece behind the last token."""
+def model_proto(vocab: Vocabulary, byte_ids: list[int | None]) -> bytes:
+    """The vocabulary as a serialized ModelProto.
+
+    Behind the last token stands an unknown piece, and where some bytes have a token, a
+    piece for each of the others, since the library takes all of them or none.
+    """
+    has_bytes = any(id is not None for id in byte_ids)
     texts = _unique(vocab)
     tails = _scores(vocab)
     n_tail = len(_PIECE_SCORE) + 4
     heads = [_head(n_text, n_tail) for n_text in range(max(map(len, texts)) + 1)]
     pieces = list(map(heads.__getitem__, map(len, texts)))
     if has_bytes:
-        for id in map(vocab.ids.__getitem__, BYTE_SPELLINGS):
+        for id in (id for id in byte_ids if id is not None):
             tails[id] += _PIECE_TYPE + _TYPE_BYTE
             pieces[id] = _head(len(texts[id]), len(tails[id]))
+    missing = [text for text, id in zip(BYTE_SPELLINGS, byte_ids, strict=True) if id is None and has_bytes]
     trainer = _TRAINER_BPE + (_TRAINER_BYTE_FALLBACK if has_bytes else _TRAINER_NO_BYTE_FALLBACK)
     return b"".join(
         [
             *chain.from_iterable(zip(pieces, texts, tails, strict=True)),
-            _unknown_piece(),
+            _piece(b"\xff<unknown>", _TYPE_UNKNOWN),  # a spelling that no text has
+            *(_piece(text, _TYPE_BYTE) for text in missing),
             _MODEL_TRAINER + _varint(len(trainer)) + trainer,
             _MODEL_NORMALIZER + _varint(len(_NORMALIZER_AS_IS)) + _NORMALIZER_AS_IS,
         ]
@@ -120,10 +122,9 @@ def _unique(vocab: Vocabulary) -> list[bytes]:
     ]
 
 
-def _unknown_piece() -> bytes:
-    """The library insists on one; its spelling is one that no text has."""
-    text = b"\xff<unknown>"
-    tail = _PIECE_SCORE + bytes(4) + _PIECE_TYPE + _TYPE_UNKNOWN
+def _piece(text: bytes, kind: bytes) -> bytes:
+    """A whole piece with the score 0."""
+    tail = _PIECE_SCORE + bytes(4) + _PIECE_TYPE + kind
     return _head(len(text), len(tail)) + text + tail
 
 

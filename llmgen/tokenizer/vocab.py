@@ -18,6 +18,8 @@ from llmgen.errors import TokenizerError
 from llmgen.gguf import StringArray
 
 PREFIX = "tokenizer.ggml."
+BYTE_SPELLINGS = [b"<0x%02X>" % byte for byte in range(256)]
+"""What tokens that stand for one byte are called."""
 _MAX_TOKEN_BYTES = 1 << 16
 _AGAIN = "convert the model again, or get it from elsewhere"
 
@@ -66,6 +68,17 @@ class Vocabulary:
     def find(self, spelling: str) -> int | None:
         """The id of a spelling, None if there is none."""
         return self.ids.get(spelling.encode())
+
+    def byte_ids(self) -> list[int | None]:
+        """The token of each of the 256 bytes; warns where some are there and others not."""
+        ids = [self.ids.get(spelling) for spelling in BYTE_SPELLINGS]
+        if None in ids and (n_known := 256 - ids.count(None)):
+            missing = BYTE_SPELLINGS[ids.index(None)].decode()
+            self.warnings.append(
+                f"the vocabulary has tokens for {n_known} of the 256 bytes, but none that is spelled {missing}: "
+                "characters that need it are lost; get another conversion of the model"
+            )
+        return ids
 
     def of_type(self, *types: TokenType) -> list[int]:
         """The ids of all tokens of these types, ascending."""

@@ -53,6 +53,33 @@ def test_scored_merges() -> None:
     ]  # fmt: skip
 
 
+def test_a_byte_without_a_token_leaves_the_others_theirs() -> None:
+    """One bad spelling among the 256 loses that byte, with a warning, and not every character that is no token."""
+    tokens, types = spm_tokens("a")
+    tokens[3 + 0xC3] = b"<0xGG>"
+    broken = Tokenizer(metadata("llama", tokens, token_type=types, add_space_prefix=False))
+    assert broken.encode("a\u00e9\u4e2d\u00ff", False) == [
+        259, 0, 3 + 0xA9, 3 + 0xE4, 3 + 0xB8, 3 + 0xAD, 0, 3 + 0xBF,
+    ]  # fmt: skip
+    assert ["255 of the 256 bytes" in warning and "<0xC3>" in warning for warning in broken.warnings] == [
+        True
+    ]
+    assert spm("a").warnings == []
+
+
+def test_a_vocabulary_without_bytes_knows_no_other_characters() -> None:
+    plain = Tokenizer(metadata("llama", [b"<unk>", b"<s>", b"</s>", b"a"], add_space_prefix=False))
+    assert plain.encode("a\u00e9a", False) == [3, 0, 3]
+    assert plain.warnings == []
+
+
+def test_gemma4_warns_of_bytes_without_a_token() -> None:
+    tokens = [b"<bos>", b"a", *BYTES[:0xA9], b"<0xGG>", *BYTES[0xAA:]]
+    tokenizer = Tokenizer(metadata("gemma4", tokens, merges=[], bos_token_id=0, add_bos_token=False))
+    assert tokenizer.encode("a\u00e9", False) == [1, 2 + 0xC3]
+    assert ["<0xA9>" in warning for warning in tokenizer.warnings] == [True]
+
+
 def test_unigram_takes_the_best_sum() -> None:
     tokens = [b"<pad>", b"</s>", b"<unk>", b"a", b"b", b"ab", b"aba", b"\xe2\x96\x81", b"<x>"]
     types = np.array([3, 3, 2, 1, 1, 1, 1, 1, 4], np.int32)
