@@ -37,6 +37,11 @@ class StringArray(Sequence[str]):
     def __len__(self) -> int:
         return len(self._starts) - 1
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all strings with their length prefixes."""
+        return len(self._blob)
+
     def raw(self, index: int) -> bytes:
         """The bytes of string ``index``."""
         n = len(self)

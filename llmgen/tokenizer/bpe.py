@@ -100,11 +100,12 @@ class BytePairModel:
                 if self._plain is None:
                     self._plain = PlainMerger(self._ids, self._merges, self._spell_out)
                 return self._plain
+            self._plain = None  # its ranks are as large as what the library is built from
             self._library = LibraryMerger(
                 self._ids, self._merges, self._spell_out, len(self._vocab), *self._smallest()
             )
             # Tens of megabytes in a large vocabulary, and not needed again.
-            self._merges, self._plain = [], None
+            self._merges = []
             return self._library
 
     @cached_property

@@ -7,7 +7,8 @@ Layout: sentencepiece's src/normalizer.cc and the darts-clone library it uses.
 
 from __future__ import annotations
 
-import os.path
+import sys
+from array import array
 from bisect import bisect
 from collections.abc import Iterable
 
@@ -17,6 +18,9 @@ from llmgen.errors import TokenizerError
 
 _LABEL = (1 << 31) | 0xFF
 _VALUE = (1 << 31) - 1
+_LONGEST_KEY = 256
+_LONGEST_TEXT = 256
+"""Bytes of a sequence and of what takes its place; Unicode's own replacements have at most 33."""
 
 
 class Prefixes:
@@ -34,7 +38,12 @@ class Prefixes:
             return 0
         here = text[position : position + self._longest]
         at = bisect(self._words, here)
-        return max(len(os.path.commonprefix([here, word])) for word in self._words[max(at - 1, 0) : at + 1])
+        return max(_agreement(here, word) for word in self._words[max(at - 1, 0) : at + 1])
+
+
+def _agreement(a: str, b: str) -> int:
+    """The characters that two strings have in common at their beginning."""
+    return bisect(range(1, min(len(a), len(b)) + 1), False, key=lambda n: a[:n] != b[:n])
 
 
 class Charsmap:
@@ -42,9 +51,8 @@ class Charsmap:
 
     def __init__(self, table: object) -> None:
         """``table`` is the array of bytes in the file, or None for no replacements."""
-        self._units: list[int] = []
+        self._units = array("I")
         self._texts = b""
-        self._memo: dict[str, str] = {}
         if table is None:
             return
         if not isinstance(table, np.ndarray) or table.dtype.itemsize != 1:
@@ -53,7 +61,9 @@ class Charsmap:
         size = int.from_bytes(blob[:4], "little")
         if len(blob) < 4 or size % 4 or 4 + size >= len(blob):
             raise _broken(f"{len(blob)} bytes do not hold a table of {size} bytes and its texts")
-        self._units = np.frombuffer(blob, "<u4", size // 4, 4).tolist()
+        self._units = array("I", blob[4 : 4 + size])
+        if sys.byteorder == "big":
+            self._units.byteswap()
         self._texts = blob[4 + size :]
 
     def apply(self, text: str, keeps: Prefixes) -> str:
@@ -80,6 +90,8 @@ class Charsmap:
         node = self._base(0)
         found = (1, text[position])
         for end in range(position, len(text)):
+            if end - position > _LONGEST_KEY:
+                raise _broken(f"a sequence in it is longer than {_LONGEST_KEY} characters")
             for byte in text[end].encode():
                 node ^= byte
                 if not byte or node >= len(units) or units[node] & _LABEL != byte:
@@ -97,7 +109,9 @@ class Charsmap:
     def _text(self, node: int) -> str:
         """The replacement that a leaf points to."""
         at = self._units[node] & _VALUE if node < len(self._units) else len(self._texts)
-        end = self._texts.find(b"\0", at)
+        end = self._texts.find(b"\0", at, at + _LONGEST_TEXT + 1)
+        if end < 0 and at + _LONGEST_TEXT < len(self._texts):
+            raise _broken(f"a replacement in it is longer than {_LONGEST_TEXT} bytes")
         if at >= len(self._texts) or end < 0:
             raise _broken("an entry points outside it")
         return self._texts[at:end].decode("utf-8", "replace")

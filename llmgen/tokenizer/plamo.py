@@ -12,6 +12,7 @@ from functools import cached_property
 
 from llmgen.errors import TokenizerError
 from llmgen.tokenizer.vocab import BYTE_SPELLINGS, TokenType, Vocabulary
+from llmgen.tokenizer.words import WordTable
 
 _UNKNOWN_COST = 10_000_000
 _WORST_COST = 20_000_000
@@ -50,12 +51,10 @@ class CheapestPathModel:
         return out
 
     @cached_property
-    def _lengths(self) -> dict[str, list[int]]:
-        """By the first character of a token, which lengths occur, the longest first."""
-        lengths: dict[str, set[int]] = {}
-        for token in self._costs:
-            lengths.setdefault(token[0], set()).add(len(token))
-        return {head: sorted(sizes, reverse=True) for head, sizes in lengths.items()}
+    def _words(self) -> tuple[WordTable[str], list[int]]:
+        """The tokens that text can become, and the cost of each."""
+        table = WordTable(self._costs)
+        return table, [self._costs[word][1] for word in table.words]
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text; a byte order mark at its beginning is dropped."""
@@ -77,13 +76,15 @@ class CheapestPathModel:
         n = len(text)
         best = [0] * (n + 1)
         sizes = [0] * n
-        costs, lengths = self._costs, self._lengths
+        table, costs = self._words
         for start in range(n - 1, -1, -1):
             cheapest, chosen = math.inf, 0
-            for size in lengths.get(text[start], ()):
-                found = costs.get(text[start : start + size]) if start + size <= n else None
-                if found is not None and best[start + size] + found[1] < cheapest:
-                    cheapest, chosen = best[start + size] + found[1], size
+            found = table.longest(text, start)
+            while found >= 0:
+                size = len(table.words[found])
+                if best[start + size] + costs[found] < cheapest:
+                    cheapest, chosen = best[start + size] + costs[found], size
+                found = table.shorter[found]
             if best[start + 1] + _UNKNOWN_COST < cheapest:
                 cheapest, chosen = best[start + 1] + _UNKNOWN_COST, 0
             best[start], sizes[start] = int(cheapest), chosen

@@ -9,6 +9,7 @@ import re
 from functools import cached_property
 
 from llmgen.tokenizer.vocab import Vocabulary
+from llmgen.tokenizer.words import WordTable
 
 _ESCAPE = re.compile(rb"\\(?:x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
 _SHORT = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
@@ -30,33 +31,28 @@ class LongestMatchModel:
     def __init__(self, vocab: Vocabulary, unknown_id: int | None) -> None:
         """``unknown_id`` is what a byte becomes that no token starts with (dropped if None)."""
         self._vocab = vocab
-        self._unknown_id = unknown_id
+        self._unknown = [] if unknown_id is None else [unknown_id]
 
     @cached_property
-    def _ids(self) -> dict[bytes, int]:
+    def _words(self) -> tuple[WordTable[bytes], list[int]]:
+        """The tokens, and the id of each."""
         ids = {unescape(raw): id for id, raw in enumerate(self._vocab.raw)}
         ids.pop(b"", None)
-        return ids
-
-    @cached_property
-    def _lengths(self) -> dict[bytes, list[int]]:
-        """By the first two bytes of a token, which lengths occur, longest first."""
-        lengths: dict[bytes, set[int]] = {}
-        for token in self._ids:
-            lengths.setdefault(token[:2], set()).add(len(token))
-        return {head: sorted(sizes, reverse=True) for head, sizes in lengths.items()}
+        table = WordTable(ids)
+        return table, [ids[word] for word in table.words]
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text."""
         data = text.encode()
-        ids, lengths = self._ids, self._lengths
+        table, ids = self._words
         out: list[int] = []
         position = 0
         while position < len(data):
-            sizes = lengths.get(data[position : position + 2], [])
-            found = next((n for n in sizes if data[position : position + n] in ids), 1)
-            id = ids.get(data[position : position + found], self._unknown_id)
-            if id is not None:
-                out.append(id)
-            position += found
+            found = table.longest(data, position)
+            if found >= 0:
+                out.append(ids[found])
+                position += len(table.words[found])
+            else:
+                out += self._unknown
+                position += 1
         return out

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, SupportsIndex
 
-from llmgen.errors import TokenizerError, UsageError
+from llmgen.errors import TokenizerError, UsageError, shown
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.bpe import BytePairModel
 from llmgen.tokenizer.partition import Partition, Span
@@ -94,12 +94,12 @@ class Tokenizer:
             return
         if kind in _NOT_GENERATIVE:
             raise TokenizerError(
-                f"the tokenizer {kind!r} belongs to {_NOT_GENERATIVE[kind]}; llmgen generates text, "
+                f"the tokenizer {shown(kind)} belongs to {_NOT_GENERATIVE[kind]}; llmgen generates text, "
                 "so use a model made for that"
             )
         if kind not in _KINDS:
             raise TokenizerError(
-                f"the tokenizer {kind!r} is not known, expected one of {', '.join(sorted(_KINDS))}; "
+                f"the tokenizer {shown(kind)} is not known, expected one of {', '.join(sorted(_KINDS))}; "
                 "use another model, or a newer llmgen"
             )
         self._load(metadata, _KINDS[kind])
@@ -156,7 +156,7 @@ class Tokenizer:
             )
         elif name not in PRE_TOKENIZERS:
             self.warnings.append(
-                f"{PREFIX}pre names {name!r}, which llmgen does not know, so text is cut by the default "
+                f"{PREFIX}pre names {shown(name)}, which llmgen does not know, so text is cut by the default "
                 "rules: answers may be worse than the model's best; a newer llmgen may know it"
             )
         return PRE_TOKENIZERS.get(name or "default", DEFAULT)
@@ -187,7 +187,7 @@ class Tokenizer:
         merges = read_merges(self._vocab.metadata)
         if merges is None and self.pre != "kimi-k2":
             raise TokenizerError(
-                f"the file has no {PREFIX}merges, expected those of its {self.kind!r} tokenizer; "
+                f"the file has no {PREFIX}merges, expected those of its {shown(self.kind)} tokenizer; "
                 "convert the model again, or get it from elsewhere"
             )
         return merges or []
@@ -205,7 +205,7 @@ class Tokenizer:
     def _need(self) -> Vocabulary:
         if self._vocab is None:
             raise TokenizerError(
-                f"the model has no vocabulary ({PREFIX}model is {self.kind!r}), so it knows no text; "
+                f"the model has no vocabulary ({PREFIX}model is {shown(self.kind)}), so it knows no text; "
                 "give it token ids"
             )
         return self._vocab
@@ -339,7 +339,7 @@ def _whole(id: SupportsIndex) -> int:
     try:
         return operator.index(id)
     except TypeError:
-        raise UsageError(f"token ids must be whole numbers, not {id!r}") from None
+        raise UsageError(f"token ids must be whole numbers, not {shown(id)}") from None
 
 
 def _join(parts: Sequence[tuple[str, bool]]) -> tuple[str, list[Span]]:

@@ -14,6 +14,7 @@ from llmgen.errors import TokenizerError
 from llmgen.tokenizer.charsmap import Charsmap, Prefixes
 from llmgen.tokenizer.spm import SPACE
 from llmgen.tokenizer.vocab import PREFIX, TokenType, Vocabulary
+from llmgen.tokenizer.words import WordTable
 
 _UNKNOWN_PENALTY = 10.0
 
@@ -25,7 +26,7 @@ class UnigramModel:
         """``unknown_id`` is what a run of characters becomes that no token spells."""
         if unknown_id is None:
             raise TokenizerError(
-                f"the file names no unknown token ({PREFIX}unknown_token_id), which a {vocab.kind!r} "
+                f"the file names no unknown token ({PREFIX}unknown_token_id), which a {vocab.kind} "
                 "tokenizer needs; convert the model again, or get it from elsewhere"
             )
         self._unknown_id = unknown_id
@@ -61,19 +62,18 @@ class UnigramModel:
         return Prefixes(token.decode("utf-8", "replace") for token in tokens)
 
     @cached_property
-    def _scores(self) -> dict[bytes, tuple[int, float]]:
-        """Id and score of every token that text can become."""
+    def _words(self) -> tuple[WordTable[bytes], list[int], list[float]]:
+        """The tokens that text can become, and the id and the score of each."""
         kinds = [kind.value for kind in (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)]
-        usable = np.isin(self._types, kinds)
+        usable = np.flatnonzero(np.isin(self._types, kinds)).tolist()
+        ids = {self._vocab.raw[id]: id for id in usable if self._vocab.raw[id]}
         known = self._vocab.scores
         # Scores are logarithms of probabilities: 0 makes a token as likely as can be.
         scores = np.zeros(len(self._vocab)) if known is None else known.astype(float)
         scores[self._types == TokenType.USER_DEFINED.value] = 0.0
-        return {
-            self._vocab.raw[id]: (id, float(scores[id]))
-            for id in np.flatnonzero(usable).tolist()
-            if self._vocab.raw[id]
-        }
+        table = WordTable(ids)
+        in_order = [ids[word] for word in table.words]
+        return table, in_order, scores[in_order].tolist()
 
     @cached_property
     def _unknown_score(self) -> float:
@@ -82,15 +82,6 @@ class UnigramModel:
             return -_UNKNOWN_PENALTY
         return float(self._vocab.scores[normal].min() - np.float32(_UNKNOWN_PENALTY))
 
-    @cached_property
-    def _lengths(self) -> dict[bytes, list[int]]:
-        """By the first two bytes of a token, which lengths occur, in rising order."""
-        lengths: dict[bytes, set[int]] = {}
-        for token in self._scores:
-            if len(token) > 1:
-                lengths.setdefault(token[:2], set()).add(len(token))
-        return {head: sorted(sizes) for head, sizes in lengths.items()}
-
     def _forward(self, data: bytes) -> tuple[list[int], list[int]]:
         """For every end in ``data``, the last token of the best way there and where it starts."""
         n = len(data)
@@ -98,20 +89,20 @@ class UnigramModel:
         best[0] = 0.0
         tokens = [self._unknown_id] * (n + 1)
         starts = [0] * (n + 1)
-        scores, lengths = self._scores, self._lengths
+        table, ids, scores = self._words
         start = 0
         while start < n:
             here = best[start]
             width = _width(data[start])
             spelled = False
-            for size in (1, *lengths.get(data[start : start + 2], ())):
-                found = scores.get(data[start : start + size])
-                if found is None or start + size > n:
-                    continue
+            found = table.longest(data, start)
+            while found >= 0:
+                size = len(table.words[found])
                 spelled = spelled or size == width
-                if here + found[1] > best[start + size]:
-                    best[start + size] = here + found[1]
-                    tokens[start + size], starts[start + size] = found[0], start
+                if here + scores[found] > best[start + size]:
+                    best[start + size] = here + scores[found]
+                    tokens[start + size], starts[start + size] = ids[found], start
+                found = table.shorter[found]
             after = start + width
             if not spelled and here + self._unknown_score > best[after]:
                 best[after] = here + self._unknown_score

@@ -14,13 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from llmgen.errors import TokenizerError
+from llmgen.errors import TokenizerError, shown
 from llmgen.gguf import StringArray
 
 PREFIX = "tokenizer.ggml."
 BYTE_SPELLINGS = [b"<0x%02X>" % byte for byte in range(256)]
 """What tokens that stand for one byte are called."""
 _MAX_TOKEN_BYTES = 1 << 16
+# Twice what the largest known vocabularies have: Gemma 4's 262,144 tokens and 514,906 merges.
+_MAX_ITEMS = {"tokens": 1 << 19, "merges": 1 << 20}
+_MAX_TEXT_BYTES = 1 << 25
 _AGAIN = "convert the model again, or get it from elsewhere"
 
 
@@ -113,7 +116,7 @@ def read_vocabulary(metadata: Mapping[str, Any], kind: str) -> Vocabulary:
     raw = _strings(metadata, "tokens")
     if raw is None:
         raise TokenizerError(
-            f"the file names the tokenizer {kind!r} but has no {PREFIX}tokens: it cannot turn text "
+            f"the file names the tokenizer {shown(kind)} but has no {PREFIX}tokens: it cannot turn text "
             f"into tokens; {_AGAIN}"
         )
     if not raw:
@@ -142,10 +145,21 @@ def _strings(metadata: Mapping[str, Any], name: str) -> list[bytes] | None:
     if value is None:
         return None
     if isinstance(value, StringArray):
+        _check_size(name, value)
         return list(value.iter_raw())
     if isinstance(value, (list, tuple)) and all(isinstance(text, str) for text in value):
         return [text.encode("utf-8", "replace") for text in value]
     raise _wrong(name, value, "a list of strings")
+
+
+def _check_size(name: str, strings: StringArray) -> None:
+    """Refuse a list that would take gigabytes of memory in the form that texts are looked up in."""
+    for found, limit, what in (
+        (len(strings), _MAX_ITEMS[name], "entries"),
+        (strings.nbytes, _MAX_TEXT_BYTES, "bytes"),
+    ):
+        if found > limit:
+            raise TokenizerError(f"{PREFIX}{name} has {found:,} {what}, expected at most {limit:,}; {_AGAIN}")
 
 
 def _numbers(metadata: Mapping[str, Any], name: str, n_tokens: int) -> np.ndarray[Any, Any] | None:
@@ -180,5 +194,4 @@ def _scores(metadata: Mapping[str, Any], n_tokens: int) -> np.ndarray[Any, np.dt
 
 
 def _wrong(name: str, value: object, expected: str) -> TokenizerError:
-    found = type(value).__name__ if not isinstance(value, (int, float, str)) else repr(value)[:60]
-    return TokenizerError(f"{PREFIX}{name} is {found}, expected {expected}; {_AGAIN}")
+    return TokenizerError(f"{PREFIX}{name} is {shown(value)}, expected {expected}; {_AGAIN}")

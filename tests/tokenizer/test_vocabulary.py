@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import enum
+import random
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 from llmgen.errors import TokenizerError, UsageError
 from llmgen.tokenizer import Tokenizer, bpe
+from llmgen.tokenizer.words import WordTable
 from vocabularies import BYTES, PREFIX, byte_level, metadata, spm, spm_tokens, strings
 
 
@@ -210,7 +213,7 @@ def test_hostile(words: str, keys: dict) -> None:
 @pytest.mark.parametrize("short", [0, 4096])
 def test_odd_tokens_do_no_harm(short: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bpe, "_SHORT", short)
-    odd = [b"", b"", b"a", b"a", b"\xff", b"\xe2\x96", b"x\0y", b"x" * 5000]
+    odd = [b"", b"", b"a", b"a", b"\xff", b"\xe2\x96", b"x\0y", b"x" * 500]
     tokens, types = spm_tokens()
     for kind, extra in (
         ("llama", {}),
@@ -223,6 +226,90 @@ def test_odd_tokens_do_no_harm(short: int, monkeypatch: pytest.MonkeyPatch) -> N
         for text in ("", "a", "x\0y <s>", "\ud800", "aaa"):
             tokenizer.decode(tokenizer.encode(text, parse_special=True))
         assert isinstance(tokenizer.decode(range(tokenizer.n_vocab)), str)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_long_tokens_do_no_harm_to_merges(kind: str) -> None:
+    tokens, types = spm_tokens()
+    more = {"merges": [], "pre": "gpt-2"} if kind == "gpt2" else {}
+    tokenizer = Tokenizer(metadata(kind, [*tokens, b"x" * 5000], token_type=np.append(types, 1), **more))
+    assert 259 not in tokenizer.encode("xx")
+    assert tokenizer.decode([259]) == "x" * 5000
+
+
+@pytest.mark.parametrize("kind", ["t5", "plamo2", "rwkv"])
+def test_long_tokens_are_refused_where_text_is_searched_for_them(kind: str) -> None:
+    tokens, types = spm_tokens()
+    tokenizer = Tokenizer(
+        metadata(kind, [*tokens, b"x" * 600], token_type=np.append(types, 1), unknown_token_id=0)
+    )
+    with pytest.raises(TokenizerError, match="a token of 600 characters, expected at most 512"):
+        tokenizer.encode("x")
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "words"),
+    [
+        ("tokens", [b"a"] * (2**19 + 1), "tokens has 524,289 entries, expected at most 524,288"),
+        ("merges", [b"a b"] * (2**20 + 1), "merges has 1,048,577 entries, expected at most 1,048,576"),
+        ("tokens", [b"a" * 60_000] * 600, "tokens has 36,004,800 bytes, expected at most 33,554,432"),
+    ],
+)
+def test_a_vocabulary_for_gigabytes_of_memory_is_refused(key: str, values: list[bytes], words: str) -> None:
+    with pytest.raises(TokenizerError, match=words):
+        Tokenizer(metadata("gpt2", **{"tokens": [b"a"], "merges": [], key: values}))
+
+
+def charsmap(units: dict[int, int], texts: bytes) -> np.ndarray:
+    """A table of replacements with these units of its double array."""
+    table = np.zeros(1024, "<u4")
+    for at, unit in units.items():
+        table[at] = unit
+    return np.frombuffer(len(table.tobytes()).to_bytes(4, "little") + table.tobytes() + texts, np.uint8)
+
+
+ROOT, A = 0x100, 0x100 ^ ord("a")  # where the root's children are, and the one for "a"
+LEAF = {0: ROOT << 10, A: ord("a") | 1 << 8 | 0x200 << 10, A ^ 0x200: 0}
+LOOP = {0: ROOT << 10, A: ord("a") | ord("a") << 10}  # behind "a" comes the same node again
+
+
+def test_a_charsmap_replaces() -> None:
+    model = Tokenizer(t5(charsmap(LEAF, b"xyz\0")))._model
+    assert model.normalize("bab") == "bxyzb"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("units", "texts", "words"),
+    [
+        (LEAF, b"x" * 1_000_000 + b"\0", "a replacement in it is longer than 256 bytes"),
+        (LEAF, b"x" * 100, "points outside"),
+        (LOOP, b"x\0", "a sequence in it is longer than 256 characters"),
+    ],
+)
+def test_a_charsmap_cannot_make_much_of_little(units: dict[int, int], texts: bytes, words: str) -> None:
+    tokenizer = Tokenizer(t5(charsmap(units, texts)))
+    with pytest.raises(TokenizerError, match=words):
+        tokenizer.encode("a" * 1000)
+
+
+def t5(table: np.ndarray) -> dict[str, Any]:
+    return metadata("t5", [b"<pad>", b"</s>", b"<unk>", b"a"], precompiled_charsmap=table)
+
+
+def test_all_words_that_a_text_begins_with_are_found() -> None:
+    """Against a search through all of them, in words that share much."""
+    rng = random.Random(3)
+    words = sorted({"".join(rng.choices("ab", k=rng.randint(1, 7))) for _ in range(60)})
+    table = WordTable(words)
+    for _ in range(300):
+        text = "".join(rng.choices("abc", k=9))
+        at = rng.randrange(9)
+        found, at_word = [], table.longest(text, at)
+        while at_word >= 0:
+            found.append(table.words[at_word])
+            at_word = table.shorter[at_word]
+        expected = [word for word in words if text.startswith(word, at)]
+        assert found == sorted(expected, key=len, reverse=True)
 
 
 def test_ids_outside_the_vocabulary_are_no_special_tokens() -> None:
