@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from llmgen import hub
-from llmgen.cli.faults import explain_lost_pages
 from llmgen.cli.output import note, size, visible
 
 
@@ -35,7 +34,9 @@ ModelArgument = Annotated[
 def model_path(model: str) -> Path:
     """Return the file that MODEL means, about to be mapped; a known model that is not here yet is fetched first."""
     found = hub.find(model)
-    explain_lost_pages()
+    from llmgen.gguf.faults import explain_lost_pages
+
+    explain_lost_pages(exit_code=1)
     return found if isinstance(found, Path) else fetch(found)
 
 

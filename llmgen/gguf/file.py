@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
 
+from llmgen.errors import shown
 from llmgen.gguf.part import Part, read_part
 from llmgen.gguf.problems import problem
 from llmgen.gguf.splits import check_belongs, check_is_first, check_together, other_paths
@@ -71,6 +72,13 @@ class GGUFFile:
         """
         return self._entries[key].type_name
 
+    def check_whole(self) -> None:
+        """Refuse to go on with a file that was cut short since it was opened.  Raises ModelFileError."""
+        for file in self._files:
+            if file.is_cut_short():
+                found = f"the file was cut short while it was in use, expected the {file.size:,} bytes it had"
+                raise problem(file.path, found, "restore it, and load the model again")
+
     def close(self) -> None:
         """Close the mapping.  After it, tensors and their addresses must not be used.
 
@@ -89,4 +97,4 @@ class GGUFFile:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<GGUFFile {str(self.path)!r}: {self.architecture}, {len(self.tensors)} tensors>"
+        return f"<GGUFFile {str(self.path)!r}: {shown(self.architecture, quote=False)}, {len(self.tensors)} tensors>"

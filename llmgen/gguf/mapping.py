@@ -3,7 +3,7 @@
 The mapping shows the file as it is on disk at that moment.  Whoever replaces a
 model must rename a new file over the old one; a file that is rewritten or cut
 while it is mapped changes under the reader, and on most systems touching the
-missing pages ends the process.
+missing pages ends the process (``faults`` says why).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from llmgen.gguf.faults import watch
 from llmgen.gguf.problems import problem
 
 
@@ -33,6 +34,11 @@ class MappedFile:
         self._bytes: npt.NDArray[np.uint8] | None = np.frombuffer(self._map, np.uint8)
         self.size = len(self._map)
         self.address: int = self._bytes.ctypes.data
+        watch(self)
+
+    def is_cut_short(self) -> bool:
+        """Whether the file on disk has become shorter than what is mapped; touching the rest ends the process."""
+        return self._map is not None and self._map.size() < self.size
 
     @property
     def buffer(self) -> mmap.mmap:

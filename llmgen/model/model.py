@@ -228,6 +228,7 @@ class Model:
         """One call at a time, which ``cancel`` and Ctrl-C can end."""
         with self._lock:
             self._check_open()
+            self._file.check_whole()
             WATCHER.drain()
             self._team.clear_stop()
             WATCHER.install()
