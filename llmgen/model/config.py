@@ -183,8 +183,9 @@ def _name(file: GGUFFile) -> str:
 
 def _check_causal(keys: _Keys) -> None:
     """Refuse a model in which a token sees those after it: such a one makes embeddings, not text."""
-    if keys.get("attention.causal") not in (None, True):
-        raise keys.fail("attention.causal", _found(keys.get("attention.causal")), "True for a model of text")
+    value = keys.get("attention.causal")
+    if value is not None and value is not True:
+        raise keys.fail("attention.causal", _found(value), "True for a model that writes text")
 
 
 def _check_same_heads(keys: _Keys, head_dim: int, n_rot: int) -> None:
@@ -217,9 +218,8 @@ def read_config(file: GGUFFile) -> ModelConfig:
     if head_dim < 1:
         raise keys.fail("attention.head_count", n_heads, f"at most the embedding's {n_embd} values")
     if keys.whole("attention.value_length", head_dim, high=65536) != head_dim:
-        raise keys.fail(
-            "attention.value_length", keys.get("attention.value_length"), f"the key length {head_dim}"
-        )
+        found = _found(keys.get("attention.value_length"))
+        raise keys.fail("attention.value_length", found, f"the key length {head_dim}")
     n_rot = keys.whole("rope.dimension_count", head_dim, low=0, high=65536)
     if n_rot > head_dim or n_rot % 2:
         raise keys.fail("rope.dimension_count", n_rot, f"an even number up to the head's {head_dim}")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gguf
+import tiny
 from models import gemma3, smollm2
 from program import llmgen, refused
 
@@ -96,6 +97,13 @@ def test_a_model_that_cannot_run_is_still_shown(tmp_path: Path) -> None:
     assert told["runs here"].startswith("no: ")
     assert told["tokenizer"] == "none in the file"
     assert "error" in json.loads(llmgen("inspect", str(path), "--json").stdout)["engine"]
+
+
+def test_tensors_that_are_not_read_are_told(tmp_path: Path) -> None:
+    path = tiny.write(tmp_path / "more.gguf", tensors={"blk.0.attn_sinks.weight": np.ones(2, np.float32)})
+    told = facts(llmgen("inspect", str(path)).stdout)
+    assert "does not read 1 tensor" in told["runs here"]
+    assert "blk.0.attn_sinks.weight" in told["runs here"]
 
 
 HOSTILE = "\x1b]0;gotcha\x07\x1b[2J [bold red]x[/] [link=http://e.vil]y[/link] \u202egnp.exe \r\n\x00 \x9b31m"

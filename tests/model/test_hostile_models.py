@@ -17,7 +17,7 @@ import pytest
 import tiny
 from llmgen.errors import LLMGenError, UnsupportedModelError
 from llmgen.gguf import GGUFFile
-from llmgen.model import Model, dry_run
+from llmgen.model import Model, config, dry_run, read_config
 from llmgen.tokenizer import Tokenizer
 
 NAN = float("nan")
@@ -177,6 +177,39 @@ def test_local_layers_that_turn_another_part_of_the_head_are_refused(tmp_path: P
             UnsupportedModelError, match="dimension_count_swa is 8, expected 16 as in the other"
         ):
             dry_run(file)
+
+
+ODD: list[tuple[str, Any]] = [
+    ("string", ""),
+    ("string", "x" * 100_000 + "\x1b\n"),
+    ("bool", True),
+    ("float32", NAN),
+    ("float64", -1e300),
+    ("uint64", 2**64 - 1),
+    ("int64", -(2**63)),
+    ("array", [[1, 0], [0, 1]]),
+    ("array", ["a", "b"]),
+    ("array", [1, 2, 3]),
+    ("array", [0.5, NAN]),
+]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "mistral3", "stablelm"])
+def test_no_key_of_any_type_ends_in_more_than_a_sentence(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[str] = set()
+    get = config._Keys.get
+    monkeypatch.setattr(config._Keys, "get", lambda self, key: asked.add(key) or get(self, key))
+    base = {"attention.sliding_window": ("uint32", 32), "attention.layer_norm_epsilon": ("float32", 1e-5)}
+    with GGUFFile.open(tiny.write(tmp_path / "good.gguf", base, architecture=architecture)) as file:
+        read_config(file)
+    assert len(asked) > 15
+    for key in sorted(asked):
+        for odd in ODD:
+            path = tiny.write(tmp_path / "odd.gguf", {**base, key: odd}, architecture=architecture)
+            with GGUFFile.open(path) as file, suppress(UnsupportedModelError):
+                read_config(file)
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, NAN])
