@@ -9,11 +9,10 @@ from pathlib import Path
 from llmgen.errors import TemplateError, UsageError
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.builtin import FORMATS
-from llmgen.tokenizer.template import ChatTemplate, chat_template_from_gguf, template_names
+from llmgen.tokenizer.template import ChatTemplate, chat_template_from_gguf, is_jinja, template_names
 from llmgen.tokenizer.tokenizer import bos_and_eos
 
 _MOST_BYTES = 1 << 20
-_JINJA = ("{{", "{%", "{#")
 
 
 def choose_template(
@@ -22,9 +21,8 @@ def choose_template(
     """The template that ``choice`` means; with None, the model file's own, or None where it has none.
 
     ``choice`` is the name of one of the file's further templates or of a built-in format,
-    or the path of a Jinja file.  A text with Jinja's braces in it is a template itself: no
-    conversation comes out of one without them.  ``option`` is what messages call the choice.
-    Raises UsageError and TemplateError.
+    or the path of a Jinja file.  A text with Jinja's braces in it is a template itself.
+    ``option`` is what messages call the choice.  Raises UsageError and TemplateError.
     """
     if choice is None:
         return chat_template_from_gguf(file)
@@ -36,7 +34,7 @@ def choose_template(
             f"{option} must be a template, a name or a path, not {type(choice).__name__}; leave it out"
             " for the model's own"
         )
-    if any(brace in choice for brace in _JINJA):
+    if is_jinja(choice):
         return ChatTemplate(choice, bos, eos)
     if choice in template_names(file):
         return chat_template_from_gguf(file, choice)

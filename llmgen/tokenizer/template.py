@@ -191,6 +191,11 @@ class ChatTemplate:
                 f"the chat template has {len(self.source):,} characters, expected at most {MAX_SOURCE:,}; "
                 "give another one"
             )
+        if not is_jinja(self.source):
+            raise TemplateError(
+                f"the chat template {_shown(self.source)!r} has no Jinja in it, so no message would reach the"
+                " model; give a template's text (a file's path goes to LLM(chat_template=...))"
+            )
         try:
             return self._sandbox.from_string(self.source)
         except TemplateSyntaxError as error:
@@ -237,6 +242,11 @@ class ChatTemplate:
         if len(text) > _MOST_DATE or _WIDE.search(text):
             raise OverBudget("it asked for a date with a format that is too long or too wide")
         return self._now().strftime(text)
+
+
+def is_jinja(text: str) -> bool:
+    """Whether a text has any of Jinja's braces; no message comes out of a template without them."""
+    return any(braces in text for braces in ("{{", "{%"))
 
 
 def encode_chat(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from llmgen import LLM, SamplingParams
+from llmgen import LLM, ChatTemplate, SamplingParams
 from llmgen.errors import TemplateError, UsageError
 
 SHORT = SamplingParams(temp=0.0, max_tokens=1)
@@ -157,6 +157,11 @@ def test_a_template_by_path_or_name(path, tmp_path) -> None:
     for choice in ("nowhere.jinja", tmp_path / "nowhere.jinja", "\0", 5):
         with pytest.raises(UsageError):
             LLM(path, chat_template=choice)
+
+
+def test_a_text_without_jinja_is_no_template() -> None:
+    with pytest.raises(TemplateError, match="'own.jinja' has no Jinja in it"):
+        ChatTemplate("own.jinja").render(HI)
 
 
 def test_an_answer_ends_at_the_stop_of_its_format(path, monkeypatch) -> None:
