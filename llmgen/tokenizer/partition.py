@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 _SPACE = " \t\n\v\f\r"
@@ -44,13 +44,16 @@ class Partition:
         for rank, special in enumerate(order):
             self._groups[special.text[:4], special.control].append((rank, special))
 
-    def cut(self, text: str, control: bool, data: Sequence[Span] = ()) -> Iterator[str | int]:
+    def cut(
+        self, text: str, control: bool, data: Sequence[Span] = (), guarded: Collection[str] = ()
+    ) -> Iterator[str | int]:
         """The text as plain parts (str, never empty) and tokens (int), in order.
 
-        ``control``: recognise control tokens.  Guarded tokens are not, where they overlap
-        one of the ``data`` spans, which are in order and do not overlap one another.
+        ``control``: recognise control tokens.  Guarded tokens, and those of the spellings
+        ``guarded``, are not, where they overlap one of the ``data`` spans, which are in
+        order and do not overlap one another.
         """
-        taken = _Taken(text, data)
+        taken = _Taken(text, data, guarded)
         for _, special in sorted(self._present(text, control), key=lambda item: item[0]):
             taken.take(special)
         return taken.parts()
@@ -64,8 +67,9 @@ class Partition:
 class _Taken:
     """The stretches of one text that tokens have taken, sorted by position."""
 
-    def __init__(self, text: str, data: Sequence[Span]) -> None:
+    def __init__(self, text: str, data: Sequence[Span], guarded: Collection[str]) -> None:
         self._text = text
+        self._guarded = guarded
         self._spans: list[tuple[int, int, int]] = []
         self._data = [span for span in data if span[0] < span[1]]
 
@@ -73,10 +77,11 @@ class _Taken:
         """Take every free occurrence of one spelling."""
         text = self._text
         size = len(special.text)
+        guarded = special.guarded or special.text in self._guarded
         position = text.find(special.text)
         while position >= 0:
             end = position + size
-            block = self._block(position, end, special.guarded)
+            block = self._block(position, end, guarded)
             if block is None:
                 if special.strips:
                     end = self._strip(end)

@@ -63,6 +63,8 @@ _INFILL = (
     (("fim_sep",), True, "<|file_sep|>"),
 )
 
+_BRACKETS = frozenset("<>[]{}|\uff5c")
+
 # gpt-oss: parts of a message's head, which a program must see.
 _ALWAYS_SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
@@ -136,6 +138,15 @@ def _is_fenced(raw: bytes) -> bool:
     """
     text = raw.decode("utf-8", "replace").replace("\uff5c", "|")
     return text.startswith("<|") and text.endswith("|>")
+
+
+def is_mark(text: str) -> bool:
+    """Whether a spelling looks like one that divides a text, as ``<start_of_turn>`` or ``[INST]`` do.
+
+    Vocabularies call runs of white space and ordinary words user-defined too; a template
+    writes these without meaning more than text.
+    """
+    return len(text) > 2 and not text.isspace() and not _BRACKETS.isdisjoint(text)
 
 
 def _strips(vocab: Vocabulary) -> frozenset[int]:

@@ -261,8 +261,9 @@ def encode_chat(
     Control tokens are recognised in what the template wrote, never in what the messages
     say; BOS is there once, if the file or the template asks for it.
     """
-    parts = template.render_parts(messages, add_generation_prompt, guarded=tokenizer.guarded_spellings, **kw)
-    return tokenizer.encode_parts(parts)
+    guarded = tokenizer.guarded_for(template.source)
+    parts = template.render_parts(messages, add_generation_prompt, guarded=guarded, **kw)
+    return tokenizer.encode_parts(parts, guarded=guarded)
 
 
 def chat_template_from_gguf(file: GGUFFile, name: str | None = None) -> ChatTemplate | None:

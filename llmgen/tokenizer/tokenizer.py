@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, SupportsIndex
 
@@ -17,7 +17,7 @@ from llmgen.tokenizer.pieces import piece_bytes
 from llmgen.tokenizer.plamo import CheapestPathModel
 from llmgen.tokenizer.pretokens import DEFAULT, PRE_TOKENIZERS, PreTokenizer
 from llmgen.tokenizer.rwkv import LongestMatchModel
-from llmgen.tokenizer.special import find_end_tokens, special_spellings
+from llmgen.tokenizer.special import find_end_tokens, is_mark, special_spellings
 from llmgen.tokenizer.spm import ScoredMergeModel
 from llmgen.tokenizer.stream import StreamDecoder
 from llmgen.tokenizer.unicode import replace_surrogates
@@ -90,6 +90,7 @@ class Tokenizer:
         self.eog_ids: frozenset[int] = frozenset()
         self.n_vocab = _stated_size(metadata)
         self._guarded: tuple[str, ...] = ()
+        self._marks: tuple[str, ...] = ()
         if kind in NO_VOCABULARY:
             return
         if kind in _NOT_GENERATIVE:
@@ -142,6 +143,7 @@ class Tokenizer:
         specials = special_spellings(vocab)
         self._partition = Partition(specials)
         self._guarded = tuple(special.text for special in specials if special.guarded)
+        self._marks = tuple(s.text for s in specials if not s.guarded and is_mark(s.text))
         self._pieces: dict[int, bytes] = {}
 
     def _find_pre(self) -> PreTokenizer:
@@ -199,8 +201,15 @@ class Tokenizer:
 
     @property
     def guarded_spellings(self) -> tuple[str, ...]:
-        """What must not be taken for a token inside the text of a message."""
+        """What must not be taken for a token inside the text of a message, whatever the template."""
         return self._guarded
+
+    def guarded_for(self, template: str) -> tuple[str, ...]:
+        """The same with the user-defined tokens that a template, given as its source, spells out.
+
+        Such a token may be what begins a turn, so a message must not be able to.
+        """
+        return (*self._guarded, *(text for text in self._marks if text in template))
 
     def _need(self) -> Vocabulary:
         if self._vocab is None:
@@ -229,17 +238,22 @@ class Tokenizer:
         self._need()
         return self._surround(self._encode(text, parse_special, ()), once=True)
 
-    def encode_parts(self, parts: Sequence[tuple[str, bool]], add_special: bool = True) -> list[int]:
+    def encode_parts(
+        self, parts: Sequence[tuple[str, bool]], add_special: bool = True, guarded: Iterable[str] = ()
+    ) -> list[int]:
         """The ids of a conversation given in parts, each with whether it is data.
 
-        Control tokens are recognised only where they do not touch data; apart from that
-        the parts are one text, and a token may reach over their borders.  BOS is added if
-        the file asks for it and the text does not begin with it; EOS never is, since the
-        template says where the conversation stands.
+        Control tokens are recognised only where they do not touch data, and so are the
+        tokens of the spellings ``guarded`` (see :meth:`guarded_for`) and those that the
+        parts without data spell out.  Apart from that the parts are one text, and a token
+        may reach over their borders.  BOS is added if the file asks for it and the text
+        does not begin with it; EOS never is, since the template says where the
+        conversation stands.
         """
         self._need()
         text, data = _join(parts)
-        ids = self._encode(text, True, data)
+        written = "\0".join(part for part, is_data in parts if not is_data)
+        ids = self._encode(text, True, data, frozenset((*guarded, *self.guarded_for(written))))
         return self._surround(ids, once=True, end=False) if add_special else ids
 
     def encode_fragment(self, text: str) -> list[int]:
@@ -262,7 +276,15 @@ class Tokenizer:
             for part in parts
         ]
 
-    def _encode(self, text: str, control: bool, data: Sequence[Span], begins: bool = True) -> list[int]:
+    def _encode(
+        self,
+        text: str,
+        control: bool,
+        data: Sequence[Span],
+        guarded: Collection[str] = (),
+        *,
+        begins: bool = True,
+    ) -> list[int]:
         """``begins``: whether a text begins here, in front of which there may be a space."""
         if not isinstance(text, str):
             raise UsageError(f"the text is a {type(text).__name__}, expected a str; decode bytes first")
@@ -270,7 +292,7 @@ class Tokenizer:
         out: list[int] = []
         # The space in front of a text is missing after a special token too.
         needs_space = self.adds_space_prefix and begins
-        for part in self._partition.cut(text, control, data):
+        for part in self._partition.cut(text, control, data, guarded):
             if isinstance(part, int):
                 out.append(part)
                 needs_space = self.adds_space_prefix

@@ -156,6 +156,26 @@ def test_a_fenced_spelling_is_guarded_whatever_its_type() -> None:
     assert [id for id in ids if id >= 256] == [256, 257]
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "<turn>{{ messages[0].content }}",
+        "{{ '<' ~ 'turn' ~ '>' }}{{ messages[0].content }}",
+        "{% if tools %}<turn>{% endif %}{{ messages[0].content }}",
+    ],
+)
+def test_a_user_defined_token_that_the_template_uses_is_guarded(source: str) -> None:
+    """Whatever it looks like; white space and tokens of which the template knows nothing are text as ever."""
+    import numpy as np
+
+    types = np.array([1] * 256 + [4] * 3, np.int32)
+    tokenizer = byte_level(control=("<turn>", "\n\n\n", "<b>"), token_type=types)
+    assert tokenizer.encode("<turn>\n\n\n<b>") == [256, 257, 258]
+    ids = encode_chat(tokenizer, ChatTemplate("\n\n\n" + source), user("<turn>\n\n\n<b>"))
+    own = [256] if not source.startswith("{% if") else []
+    assert [id for id in ids if id >= 256] == [257, *own, 257, 258]
+
+
 def test_all_known_templates() -> None:
     """Each with every spelling it uses inside a message of each role."""
     for path in sorted(shared("templates").glob("*.jinja")):

@@ -271,8 +271,11 @@ class Conversation:
         if said is not None and said not in self._said:
             self._said.add(said)
             self.say(said)
-        guarded = self.llm.tokenizer.guarded_spellings
-        return self.template.render_parts(fitted, True, guarded=guarded, **self.template_options)
+        return self.template.render_parts(fitted, True, guarded=self._guarded, **self.template_options)
+
+    @property
+    def _guarded(self) -> tuple[str, ...]:
+        return self.llm.tokenizer.guarded_for(self.template.source)
 
     def _encode(self) -> _Known:
         """The prompt's text and ids; what the model has seen of it already, in the tokens it saw."""
@@ -280,11 +283,13 @@ class Conversation:
         text, tokenizer = "".join(part for part, _ in parts), self.llm.tokenizer
         for known in reversed(self._known):
             if len(text) > len(known.text) and text.startswith(known.text):
-                rest = tokenizer.encode_parts(_after(parts, len(known.text)), add_special=False)
+                rest = tokenizer.encode_parts(
+                    _after(parts, len(known.text)), add_special=False, guarded=self._guarded
+                )
                 # A space would be put in front of the rest if it began with text.
                 if not tokenizer.adds_space_prefix or (rest and tokenizer.is_control(rest[0])):
                     return _Known(text, known.ids + rest)
-        return _Known(text, tokenizer.encode_parts(parts))
+        return _Known(text, tokenizer.encode_parts(parts, guarded=self._guarded))
 
     def _warn(self, used: int, full: bool, turn: int) -> None:
         """Say it before it hurts: near the end, and where another turn as long as this one does not fit."""
