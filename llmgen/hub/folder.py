@@ -28,18 +28,30 @@ class LocalModel:
 def models_folder() -> Path:
     """Return the folder of models; it need not exist yet.
 
-    ``$LLMGEN_MODELS``, else ``models/`` where the current folder has one, else a
-    per-user data folder.
+    ``$LLMGEN_MODELS``, else ``models/`` in a clone of llmgen's repository that is the
+    current folder, else a per-user data folder.  Other projects have a ``models/`` of their
+    own, which is none of ours.
     """
     chosen = os.environ.get("LLMGEN_MODELS")
     if chosen:
         return Path(os.path.expanduser(chosen))
     here = Path("models")
-    if here.is_dir():
+    if here.is_dir() and _is_our_repository(Path()):
         return here
     import platformdirs
 
     return platformdirs.user_data_path("llmgen", appauthor=False) / "models"
+
+
+def _is_our_repository(folder: Path) -> bool:
+    """Whether a folder is a clone of llmgen's repository: its project file says so."""
+    import tomllib
+
+    try:
+        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8")).get("project")
+    except (OSError, ValueError):
+        return False
+    return isinstance(project, dict) and project.get("name") == "llmgen"
 
 
 def local_models(folder: Path | None = None) -> list[LocalModel]:

@@ -12,7 +12,8 @@ from llmgen.errors import ModelFileError
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder and no settings."""
+    """A current folder that looks like a clone without models, and no settings."""
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "llmgen"\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LLMGEN_MODELS", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -34,6 +35,18 @@ def test_which_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hub.models_folder() == Path("models")
     monkeypatch.setenv("LLMGEN_MODELS", "~/elsewhere")
     assert hub.models_folder() == here / "home" / "elsewhere"
+
+
+@pytest.mark.parametrize("project", [None, '[project]\nname = "mine"', "name = llmgen", "[tool.x]", "\xff"])
+def test_another_projects_models_are_left_alone(here: Path, project: str | None) -> None:
+    put(here / "models" / "small.gguf")
+    assert hub.find("small") == Path("models/small.gguf")
+    (here / "pyproject.toml").unlink()
+    if project is not None:
+        (here / "pyproject.toml").write_text(project, encoding="latin-1")
+    assert hub.models_folder().is_absolute()
+    with pytest.raises(ModelFileError, match="no model 'small'"):
+        hub.find("small")
 
 
 def test_a_name_and_a_path(here: Path) -> None:
