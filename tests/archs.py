@@ -1,9 +1,8 @@
-"""Tiny random models of the architectures in the shared fixtures, built once per test run."""
+"""Tiny random models of every architecture that the engine runs, built once per test run."""
 
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import json
 import shutil
 import tempfile
@@ -13,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from shared import shared
+from arch_files import build_file
+from shared import DATA
 
 # The ten dense architectures that the engine runs.
 DENSE = (
@@ -31,17 +31,6 @@ DENSE = (
 
 
 @cache
-def _builder() -> Any:
-    """The shared script that turns a spec into a file, as a module."""
-    spec = importlib.util.spec_from_file_location("build_arch", shared("archs/build_arch.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@cache
 def _folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="llmgen-archs-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -50,12 +39,12 @@ def _folder() -> Path:
 
 def read_spec(name: str) -> dict[str, Any]:
     """A fresh copy of the spec of ``name``: arch, metadata [(key, type, value)], tensors [(name, shape)]."""
-    return json.loads(shared(f"archs/specs/{name}.json").read_text(encoding="utf-8"))
+    return json.loads((DATA / "archs.json").read_text(encoding="utf-8"))[name]
 
 
 @cache
 def build_arch(name: str, type: str = "f32") -> Path:
-    """The GGUF file of the shared spec ``name`` with its matrices in ``type`` (f32, f16, q8_0 ...)."""
+    """The GGUF file of the spec ``name`` with its matrices in ``type`` (f32, f16, q8_0 ...)."""
     return _build(read_spec(name), f"{name}-{type}", type)
 
 
@@ -91,12 +80,12 @@ def build_variant(
 
 def _build(spec: dict[str, Any], stem: str, type: str) -> Path:
     path = _folder() / f"{stem}.gguf"
-    _builder().build(spec, path, 1, type)
+    build_file(spec, path, type)
     return path
 
 
 @cache
 def reference(name: str) -> tuple[np.ndarray, np.ndarray]:
     """llama.cpp's results for the f32 file of ``name``: tokens int32 [n], logits float32 [n, vocab]."""
-    with np.load(shared(f"archs/refs/{name}.npz")) as stored:
-        return stored["tokens"], stored["logits"]
+    with np.load(DATA / "archs.npz") as stored:
+        return stored["tokens"], stored[name]

@@ -1,4 +1,4 @@
-"""Where the tests find the project's shared fixtures."""
+"""Where the tests find their data: in the repository, and larger fixtures beside it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+
+DATA = Path(__file__).resolve().parent / "data"
+"""What every clone has; data/README.md describes it."""
 
 _DEFAULT = Path(__file__).resolve().parents[2] / "shared"
 

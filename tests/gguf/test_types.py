@@ -8,7 +8,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from llmgen.gguf import GGMLType
 from llmgen.gguf.types import REMOVED_TYPES
-from shared import shared
+from shared import DATA
 
 
 @pytest.mark.parametrize("oracle", list(GGMLQuantizationType), ids=lambda t: t.name)
@@ -24,13 +24,19 @@ def test_sizes_are_those_of_the_gguf_package(oracle: GGMLQuantizationType) -> No
 
 
 def test_sizes_are_those_of_the_recorded_blocks() -> None:
-    for path in sorted(shared("quants").glob("*.npz")):
-        with np.load(path) as recorded:
-            ours = GGMLType[path.stem]
-            assert ours == int(recorded["ggml_type"])
-            assert ours.block_size == int(recorded["block_size"])
-            assert ours.block_bytes == int(recorded["type_size"])
-            assert ours.bytes_for(recorded["values"].shape[1]) == recorded["blocks"].shape[1]
+    with np.load(DATA / "quants.npz") as recorded:
+        sizes = {name: recorded[name] for name in recorded.files if "." not in name}
+        blocks = {
+            name.removesuffix(".blocks"): recorded[name] for name in recorded.files if ".blocks" in name
+        }
+        values = {name: recorded[f"{name}.values"] for name in blocks}
+    assert len(sizes) == 27
+    assert len(blocks) == 10
+    for name, (number, block_size, block_bytes) in sizes.items():
+        ours = GGMLType[name]
+        assert (int(ours), ours.block_size, ours.block_bytes) == (number, block_size, block_bytes)
+    for name in blocks:
+        assert GGMLType[name].bytes_for(values[name].shape[1]) == blocks[name].shape[1]
 
 
 def test_removed_ids_are_not_types() -> None:

@@ -19,6 +19,7 @@ from kernels.matrices import (
     random_matrix,
     sizes,
 )
+from shared import DATA
 
 KEYS = list(TABLE)
 ROWS = (1, 3, 16, 17, 40, 100)
@@ -185,3 +186,15 @@ def test_zeros(key: str) -> None:
     assert not matvec(empty, x).any()
     assert not panel(empty, x).any()
     assert not embed(empty, [0, 16]).any()
+
+
+def test_recorded_blocks() -> None:
+    """Blocks that ggml made, and the values that it reads from them."""
+    with np.load(DATA / "quants.npz") as recorded:
+        names = [name.removesuffix(".blocks") for name in recorded.files if name.endswith(".blocks")]
+        for name in names:
+            values = recorded[f"{name}.values"]
+            out = embed(placed(name.lower(), recorded[f"{name}.blocks"], values.shape[1]), [1, 0])
+            largest = np.abs(values[[1, 0]]).max(axis=1, keepdims=True)
+            assert np.all(np.abs(out - values[[1, 0]]) <= 3e-7 * largest), name
+    assert {*KEYS} - {"f32"} == {name.lower() for name in names}
