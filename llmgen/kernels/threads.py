@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llmgen.errors import UsageError
+from llmgen.kernels import cgroup
 
 
 def _allowed_cpus() -> set[int]:
@@ -15,21 +16,6 @@ def _allowed_cpus() -> set[int]:
     if hasattr(os, "sched_getaffinity"):
         return set(os.sched_getaffinity(0))
     return set(range(os.cpu_count() or 1))
-
-
-def _cgroup_quota() -> float | None:
-    """CPUs that the control group may use, or None without a limit."""
-    try:  # version 2; see the kernel's cgroup-v2 documentation, "cpu.max"
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        quota_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text())
-        period_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text())
-        return quota_us / period_us if quota_us > 0 and period_us > 0 else None
-    except (OSError, ValueError):
-        return None
 
 
 def _core_of(cpu: int) -> object:
@@ -45,7 +31,7 @@ def usable_cores() -> int:
     """Physical cores that this process may use: affinity and the control group's quota are honoured."""
     cpus = _allowed_cpus()
     cores = len({_core_of(cpu) for cpu in cpus}) or 1
-    quota = _cgroup_quota()
+    quota = cgroup.cpu_quota()
     if quota is not None:
         cores = min(cores, max(1, int(quota)))
     return cores

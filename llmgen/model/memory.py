@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from llmgen.errors import LLMGenError
+from llmgen.kernels import cgroup
 
 
 def anonymous(nbytes: int) -> mmap.mmap:
@@ -34,14 +35,6 @@ class Arena:
         self.nbytes = nbytes
 
 
-def _reclaimable() -> int:
-    """Bytes of the control group's page cache that nobody is using: a model file that was read counts there."""
-    for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines():
-        if line.startswith("inactive_file "):
-            return int(line.split()[1])
-    return 0
-
-
 def available_bytes() -> int | None:
     """Memory that could be taken without pushing others out, control group honoured; None where unknown."""
     candidates = []
@@ -51,14 +44,8 @@ def available_bytes() -> int | None:
                 candidates.append(int(line.split()[1]) * 1024)
     except (OSError, ValueError, IndexError):
         pass
-    try:  # the kernel's cgroup-v2 documentation, "memory.max"
-        limit, used = (
-            Path(f"/sys/fs/cgroup/memory.{name}").read_text().strip() for name in ("max", "current")
-        )
-        if limit != "max":
-            candidates.append(max(0, int(limit) - int(used)) + _reclaimable())
-    except (OSError, ValueError):
-        pass
+    if (left := cgroup.memory_left()) is not None:
+        candidates.append(left)
     if candidates:
         return min(candidates)
     try:

@@ -1,0 +1,89 @@
+"""The control groups that this process belongs to, as folders in which their limits stand.
+
+See the kernel's documentation of cgroup v2 and v1, and cgroups(7) for /proc/self/cgroup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+ROOT = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
+
+
+def folders(controller: str) -> list[Path]:
+    """The groups with a say over ``controller``, from the process's own up to the root.
+
+    A limit of any of them holds for the process.  In a container the root may be the
+    container's own group while the path is that on the host, so folders may be missing.
+    """
+    try:
+        lines = OWN.read_text().splitlines()
+    except (OSError, ValueError):
+        lines = []
+    found = [folder for line in lines for folder in _of_line(line, controller)]
+    return list(dict.fromkeys([*found, ROOT, ROOT / controller]))
+
+
+def _of_line(line: str, controller: str) -> Iterator[Path]:
+    """The folders that one line of /proc/self/cgroup, ``id:controllers:path``, stands for."""
+    _, _, rest = line.partition(":")
+    controllers, _, path = rest.partition(":")
+    if controllers and controller not in controllers.split(","):
+        return
+    group = PurePosixPath(path.lstrip("/"))
+    if ".." in group.parts:  # outside of what this process can see
+        return
+    bases = (ROOT / controllers, ROOT / controller) if controllers else (ROOT, ROOT / "unified")
+    for base in bases:
+        yield from (base / part for part in (group, *group.parents))
+
+
+def cpu_quota() -> float | None:
+    """CPUs' worth of time that the groups may use, None without a limit."""
+    quotas = [quota for folder in folders("cpu") if (quota := _quota(folder)) is not None]
+    return min(quotas, default=None)
+
+
+def _quota(folder: Path) -> float | None:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        pass
+    try:
+        quota_us = int((folder / "cpu.cfs_quota_us").read_text())
+        return quota_us / int((folder / "cpu.cfs_period_us").read_text()) if quota_us > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def memory_left() -> int | None:
+    """Bytes that the groups may still take, None without a limit."""
+    left = [
+        rest
+        for folder in folders("memory")
+        for names in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        )
+        if (rest := _memory_left(folder, *names)) is not None
+    ]
+    return min(left, default=None)
+
+
+def _memory_left(folder: Path, limit_name: str, used_name: str, cached: str) -> int | None:
+    try:
+        limit = (folder / limit_name).read_text().strip()
+        if limit == "max":
+            return None
+        left = max(0, int(limit) - int((folder / used_name).read_text()))
+        # Page cache that nobody is using counts as used: a model file that was read stands there.
+        for line in (folder / "memory.stat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == cached:
+                left += int(value)
+    except (OSError, ValueError):
+        return None
+    return left
