@@ -12,12 +12,14 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
 _PREFIX, _SUFFIX = ".llmgen-", ".tmp"
+_POLL_SECONDS = 0.2
 _MOVES_OPEN_FILES = os.name != "nt"
 
 
@@ -100,6 +102,31 @@ def try_lock(file: IO[bytes]) -> str:
     except (OSError, ImportError):
         return "unsupported"
     return "held"
+
+
+@contextmanager
+def folder_lock(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
+    """Hold the lock file ``path`` for the length of the block, and remove it at the end.
+
+    Calls ``waiting`` again and again while another process holds it.  Yields True under the
+    lock, and False where the file system has no locks (the caller must then not
+    touch what may be another process's).  The system frees the lock when its
+    holder dies.
+    """
+    while True:
+        with path.open("ab") as file:
+            state = try_lock(file)
+            if state == "held" and not is_at(file, path):
+                continue  # its last holder has removed it since it was opened: the next one is another file
+            if state != "taken":
+                try:
+                    yield state == "held"
+                finally:
+                    with suppress(OSError):  # where an open file cannot be removed, an empty one stays
+                        path.unlink()
+                return
+        waiting()
+        time.sleep(_POLL_SECONDS)
 
 
 def _umask() -> int:

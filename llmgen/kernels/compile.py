@@ -1,11 +1,11 @@
 """The compiler process: turns kernel sources into object code with Numba and LLVM.
 
-    python -m llmgen.kernels.compile LEVEL FOLDER < names
+    python -m llmgen.kernels.compile LEVEL < names
 
 Reads kernel names, one a line ("module:function", below llmgen.kernels), and writes
-for each an object file into the cache in FOLDER, then its name to stdout.  A separate process
-keeps the memory of two compilers out of the program, lets several run at once, and
-can simply be killed on Ctrl-C.
+for each a line with its name and the size of its object code, then the code itself.  A
+separate process keeps the memory of two compilers out of the program, lets several run
+at once, and can simply be killed on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 _OF_MANY_HELPERS = ("choice",)
@@ -138,16 +137,16 @@ def main() -> None:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    from llmgen.kernels.library import ObjectStore
     from llmgen.kernels.threads import register_system_calls
 
     register_system_calls(llvm.add_symbol)
-    store = ObjectStore(Path(sys.argv[2]))
+    # What anything else prints must not come between.
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr
     for line in sys.stdin:
         name = line.strip()
-        store.save(name, level, compile_kernel(name))
-        sys.stdout.write(name + "\n")
-        sys.stdout.flush()
+        code = compile_kernel(name)
+        answers.write(f"{name} {len(code)}\n".encode() + code)
+        answers.flush()
 
 
 if __name__ == "__main__":

@@ -1,144 +1,38 @@
-"""Compiled kernels: where their object code is kept, and how it becomes callable.
+"""Compiled kernels: from a name to a function that can be called.
 
-Nothing here imports numba.  Missing kernels are compiled by child processes (see
-``compile``); the object code is stored one file per kernel, and a later process
-just maps it into memory, which takes milliseconds.
-
-A file can never be stale: the folder's name is a hash over the kernel sources, the
-versions of numba, llvmlite and Python, and the exact instruction set; a file that
-was cut short or altered fails its checksum and is compiled again.  Object code is
-code: the folder is private to the user (0700), also the fallback in the temporary
-folder that is used, with one warning, where the usual place cannot be written.
+Nothing here imports numba.  Kernels that are stored (see ``store``) are mapped into
+memory, which takes milliseconds.  Missing ones are compiled by child processes (see
+``compile``), which give the object code back; of several programs that miss the same
+kernels one compiles them, and the others wait.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 import threading
-import warnings
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from llmgen.errors import KernelError
+from llmgen.files import folder_lock
 from llmgen.kernels.cpu import target
+from llmgen.kernels.store import ObjectStore, readable_stores, warn_not_kept, writable_store
 from llmgen.kernels.threads import usable_cores
-
-_MAGIC = b"llmgen-object-1\n"
 
 Progress = Callable[[int, int], None]
 """Called with (kernels done, kernels in all) while kernels are compiled."""
 
+Keep = Callable[[str, bytes], None]
+"""Called with a kernel's name and its object code."""
 
-@lru_cache(maxsize=1)
-def _sources_hash() -> str:
-    """Hash of every kernel source, of the compiler's versions, and of nothing else."""
-    from importlib.metadata import version
-
-    digest = hashlib.sha256()
-    root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes())
-    versions = [version("numba"), version("llvmlite"), sys.version, sys.platform]
-    digest.update("\n".join(versions).encode())
-    return digest.hexdigest()
-
-
-def _cache_root() -> Path:
-    """$LLMGEN_CACHE, else the platform's per-user cache folder."""
-    if path := os.environ.get("LLMGEN_CACHE"):
-        return Path(path)
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("llmgen", appauthor=False))
-
-
-def _private_folder(path: Path) -> bool:
-    """Create ``path`` for this user alone; False where it cannot be written or belongs to someone else."""
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if hasattr(os, "getuid"):
-            status = path.stat()
-            if status.st_uid != os.getuid():
-                return False
-            if status.st_mode & 0o077:
-                path.chmod(0o700)
-        handle, probe = tempfile.mkstemp(dir=path)
-        os.close(handle)
-        os.unlink(probe)
-    except OSError:
-        return False
-    return True
-
-
-class ObjectStore:
-    """Object code on disk, one file per kernel and level."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @classmethod
-    @lru_cache(maxsize=1)
-    def default(cls) -> ObjectStore:
-        """The user's store; where that cannot be written, one in the temporary folder, with a warning."""
-        root = _cache_root()
-        if _private_folder(root / "kernels"):
-            return cls(root / "kernels")
-        user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-        fallback = Path(tempfile.gettempdir()) / f"llmgen-kernels-{user}"
-        if not _private_folder(fallback):
-            fallback = Path(tempfile.mkdtemp(prefix="llmgen-kernels-"))
-        if "LLMGEN_STORE_WARNED" not in os.environ:
-            os.environ["LLMGEN_STORE_WARNED"] = "1"  # child processes need not repeat it
-            warnings.warn(
-                f"cannot write compiled kernels to {root}; keeping them in {fallback}", stacklevel=2
-            )
-        return cls(fallback)
-
-    def path(self, name: str, level: str) -> Path:
-        chosen = target(level)
-        key = hashlib.sha256(
-            f"{_sources_hash()}\n{chosen.level}\n{chosen.cpu}\n{chosen.features}".encode()
-        ).hexdigest()
-        return self.folder / key[:24] / (name.replace(":", ".") + ".o")
-
-    def load(self, name: str, level: str) -> bytes | None:
-        """Object code, or None where there is none that can be trusted."""
-        try:
-            data = self.path(name, level).read_bytes()
-        except OSError:
-            return None
-        head = len(_MAGIC) + 32
-        if not data.startswith(_MAGIC) or hashlib.sha256(data[head:]).digest() != data[len(_MAGIC) : head]:
-            return None
-        return data[head:]
-
-    def save(self, name: str, level: str, code: bytes) -> None:
-        """Store object code; another process sees all of it or nothing."""
-        path = self.path(name, level)
-        try:
-            for folder in (
-                self.folder,
-                path.parent,
-            ):  # each by itself: parents=True would make it for all to read
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(_MAGIC + hashlib.sha256(code).digest() + code)
-                os.replace(temporary, path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
-        except OSError as error:
-            raise KernelError(f"cannot store compiled kernels in {path.parent}: {error.strerror}") from error
+_COMPLAINT_LINES = 50
 
 
 def target_machine() -> Any:
@@ -168,20 +62,28 @@ class KernelLibrary:
     def require(self, names: Iterable[str], progress: Progress | None = None) -> None:
         """Make kernels callable: load what is stored, compile the rest."""
         with self._lock:
-            store = ObjectStore.default()
-            missing = []
-            for name in dict.fromkeys(names):
-                if name not in self._addresses and not self._load(store, name):
-                    missing.append(name)
-            for _ in range(2):  # somebody may empty the cache in the meantime
-                if missing:
-                    _compile_in_children(missing, self.level, progress)
-                missing = [name for name in missing if not self._load(store, name)]
+            missing = self._not_loaded(names)
             if missing:
-                raise KernelError(
-                    f"the kernel {missing[0]} was compiled but cannot be read back from {store.folder}; "
-                    "is something removing files there? LLMGEN_CACHE names another folder"
-                )
+                self._build(missing, progress or _no_progress)
+
+    def _not_loaded(self, names: Iterable[str]) -> list[str]:
+        """Load kernels from where they are stored; returns those that are nowhere."""
+        wanted = [name for name in dict.fromkeys(names) if name not in self._addresses]
+        stores = readable_stores() if wanted else []
+        return [name for name in wanted if not any(self._load(store, name) for store in stores)]
+
+    def _build(self, names: list[str], progress: Progress) -> None:
+        """Compile kernels, or wait for another process that does."""
+        store = writable_store()
+        with _building(store, names, self.level, progress):
+            missing = self._not_loaded(names)
+            if not missing:
+                return
+            keeper = _Keeper(store, self.level)
+            _compile_in_children(missing, self.level, progress, keeper.keep)
+        keeper.finish()
+        for name, code in keeper.codes.items():
+            self._link(name, code)
 
     def renew_lock(self) -> None:
         """In a forked child, whose parent may have held it."""
@@ -198,8 +100,11 @@ class KernelLibrary:
 
     def _load(self, store: ObjectStore, name: str) -> bool:
         code = store.load(name, self.level)
-        if code is None:
-            return False
+        if code is not None:
+            self._link(name, code)
+        return code is not None
+
+    def _link(self, name: str, code: bytes) -> None:
         import llvmlite.binding as llvm
 
         from llmgen.kernels.compile import native_symbol
@@ -209,7 +114,6 @@ class KernelLibrary:
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
         self._addresses[name] = self._engine.get_function_address(native_symbol(name))
-        return True
 
 
 _libraries: dict[str, KernelLibrary] = {}
@@ -242,63 +146,157 @@ def _new_engine() -> Any:
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
 
-def _compile_in_children(names: list[str], level: str, progress: Progress | None) -> None:
+class _Keeper:
+    """Object code as it comes from the compilers: stored where that can be, and in memory in any case."""
+
+    def __init__(self, store: ObjectStore | None, level: str) -> None:
+        self.codes: dict[str, bytes] = {}
+        self._store, self._level = store, level
+        self._problem: tuple[Path, str] | None = None
+
+    def keep(self, name: str, code: bytes) -> None:
+        """Take a kernel; a disk that is full by now is no reason to stop."""
+        self.codes[name] = code
+        if self._store is None or self._problem is not None:
+            return
+        try:
+            self._store.save(name, self._level, code)
+        except OSError as error:
+            self._problem = self._store.folder, error.strerror or str(error)
+
+    def finish(self) -> None:
+        """Tell the user what could not be stored."""
+        if self._problem is not None:
+            folder, why = self._problem
+            warn_not_kept(f"{folder} ({why})")
+
+
+@contextmanager
+def _building(store: ObjectStore | None, names: list[str], level: str, progress: Progress) -> Iterator[None]:
+    """Alone among the processes that compile for a level into a store; shows how far another is meanwhile."""
+    with ExitStack() as stack:
+        if store is not None:
+            paths = [store.path(name, level) for name in names]
+            lock = store.folder / f".{paths[0].parent.name}.lock"
+            waiting = partial(_show_how_far, paths, progress)
+            with suppress(OSError):  # where no lock can be made, several may compile the same
+                stack.enter_context(folder_lock(lock, waiting))
+        yield
+
+
+def _show_how_far(paths: list[Path], progress: Progress) -> None:
+    progress(sum(path.exists() for path in paths), len(paths))
+
+
+def _no_progress(done: int, total: int) -> None:
+    pass
+
+
+class _Compiler:
+    """A child process that compiles kernels by name."""
+
+    def __init__(self, level: str) -> None:
+        self._process = _start_child(level)
+        # The last lines it complained with; a pipe that nobody empties would stop it.
+        self._complaints: deque[bytes] = deque(maxlen=_COMPLAINT_LINES)
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._process.stderr
+        try:
+            self._complaints.extend(iter(lambda: self._process.stderr.readline(10_000), b""))  # type: ignore[union-attr]
+        except (OSError, ValueError):  # closed meanwhile
+            pass
+
+    def compile(self, name: str) -> bytes | None:
+        """A kernel's object code, None where the process failed over it."""
+        process = self._process
+        assert process.stdin
+        assert process.stdout
+        try:
+            process.stdin.write(f"{name}\n".encode())
+            process.stdin.flush()
+            answered, _, size = process.stdout.readline(1000).decode().strip().partition(" ")
+            code = process.stdout.read(int(size)) if answered == name else b""
+        except (OSError, ValueError):
+            return None
+        return code if code and len(code) == int(size) else None
+
+    def why(self) -> str:
+        """Why it ended, in its last words."""
+        try:
+            self._process.wait(5)  # one that has just closed its output is about to exit
+        except subprocess.TimeoutExpired:
+            return ""
+        self._listener.join(5)
+        lines = [line for line in self._complaints if line.strip()]
+        if not self._process.returncode:
+            return ""
+        return (
+            lines[-1].decode(errors="replace").strip() if lines else f"exit status {self._process.returncode}"
+        )
+
+    def done(self) -> None:
+        """No more names will come."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.close()
+        except OSError:
+            pass
+
+    def kill(self) -> None:
+        """End it, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+        self._listener.join(5)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe:
+                pipe.close()
+
+
+def _compile_in_children(names: list[str], level: str, progress: Progress, keep: Keep) -> None:
     """Compile kernels in as many processes as there are cores, slowest first; any failure is a KernelError."""
-    workers = max(1, min(usable_cores(), len(names), 8))
     queue = sorted(names, key=_expected_cost, reverse=True)
     lock = threading.Lock()
     done: list[str] = []
     failures: list[str] = []
-    children: list[subprocess.Popen[str]] = []
+    children: list[_Compiler] = []
 
-    def feed(child: subprocess.Popen[str]) -> None:
-        assert child.stdin
-        assert child.stdout
+    def feed(child: _Compiler) -> None:
         while True:
             with lock:
                 if failures or not queue:
                     break
                 name = queue.pop(0)
-            try:
-                child.stdin.write(name + "\n")
-                child.stdin.flush()
-                answer = child.stdout.readline().strip()
-            except (OSError, ValueError):
-                answer = ""
+            code = child.compile(name)
             with lock:
-                if answer != name:
+                if code is None:
                     failures.append(name)
                 else:
+                    keep(name, code)
                     done.append(name)
-        try:
-            child.stdin.close()
-        except OSError:
-            pass
+        child.done()
 
     try:
-        for _ in range(workers):
-            children.append(_start_child(level))
+        for _ in range(max(1, min(usable_cores(), len(names), 8))):
+            children.append(_Compiler(level))
         feeders = [threading.Thread(target=feed, args=(child,), daemon=True) for child in children]
         for thread in feeders:
             thread.start()
         reported = -1
         while any(thread.is_alive() for thread in feeders):
-            if progress and reported != len(done):
+            if reported != len(done):
                 reported = len(done)
                 progress(reported, len(names))
             for thread in feeders:
                 thread.join(0.05)
         if failures:
             raise KernelError(_failure(failures[0], children))
-        if progress:
-            progress(len(names), len(names))
+        progress(len(names), len(names))
     finally:
         for child in children:
             child.kill()
-            child.wait()
-            for pipe in (child.stdout, child.stderr):
-                if pipe:
-                    pipe.close()
 
 
 def _expected_cost(name: str) -> int:
@@ -307,7 +305,7 @@ def _expected_cost(name: str) -> int:
     return max((cost for word, cost in weights.items() if word in name), default=1)
 
 
-def _start_child(level: str) -> subprocess.Popen[str]:
+def _start_child(level: str) -> subprocess.Popen[bytes]:
     import llmgen
 
     # what the user told Numba for his own programs is not meant for kernels that are kept
@@ -320,31 +318,18 @@ def _start_child(level: str) -> subprocess.Popen[str]:
     options: dict[str, Any] = (
         {"start_new_session": True} if os.name == "posix" else {"creationflags": 0x00000200}
     )
-    # a file, since a pipe that nobody empties would stop a child with much to complain about
-    complaints = tempfile.TemporaryFile("w+", errors="replace")
     # -P: a numba.py in the user's current folder is not numba
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "llmgen.kernels.compile", level, str(ObjectStore.default().folder)],
+    command = [sys.executable, "-P", "-m", "llmgen.kernels.compile", level]
+    return subprocess.Popen(
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=complaints,
-        text=True,
+        stderr=subprocess.PIPE,
         env=environment,
         **options,
     )
-    child.stderr = complaints
-    return child
 
 
-def _failure(name: str, children: list[subprocess.Popen[str]]) -> str:
-    last = ""
-    for child in children:
-        try:
-            child.wait(5)  # one that has just closed its output is about to exit
-        except subprocess.TimeoutExpired:
-            continue
-        if child.returncode and child.stderr:
-            child.stderr.seek(0)
-            lines = child.stderr.read().strip().splitlines()
-            last = lines[-1] if lines else f"exit status {child.returncode}"
+def _failure(name: str, children: list[_Compiler]) -> str:
+    last = next((why for child in reversed(children) if (why := child.why())), "")
     return f"compiling the kernel {name} failed ({last or 'the compiler process ended'}); llmgen needs a working numba"

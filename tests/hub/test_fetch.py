@@ -17,7 +17,7 @@ import pytest
 
 from llmgen import hub
 from llmgen.errors import DownloadError
-from llmgen.hub.lock import folder_lock
+from llmgen.files import folder_lock
 
 CONTENT = bytes(range(256)) * 2000
 HALVES = (CONTENT[:300_000], CONTENT[300_000:])
@@ -171,12 +171,13 @@ def test_no_pip(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_only_one_holds_the_lock(tmp_path: Path) -> None:
     """Many threads, each with a file handle of its own, as processes have."""
-    inside, most, waited = 0, 0, []
+    inside, most = 0, 0
+    waited: set[int] = set()
     guard = threading.Lock()
 
     def work() -> None:
         nonlocal inside, most
-        with folder_lock(tmp_path / ".lock", lambda: waited.append(1)) as locked:
+        with folder_lock(tmp_path / ".lock", lambda: waited.add(threading.get_ident())) as locked:
             assert locked
             with guard:
                 inside += 1

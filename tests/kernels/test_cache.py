@@ -8,17 +8,19 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmgen.errors import KernelError
-from llmgen.kernels import library
+from llmgen.kernels import library, store
 from llmgen.kernels.cpu import target
-from llmgen.kernels.library import KernelLibrary, ObjectStore
+from llmgen.kernels.library import KernelLibrary
+from llmgen.kernels.store import ObjectStore, readable_stores, writable_store
 
 KERNEL = "team:dismiss"  # a small one
 OTHER = "team:post"
@@ -27,31 +29,38 @@ posix = pytest.mark.skipif(os.name != "posix", reason="POSIX permissions and sig
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of this test's own."""
     monkeypatch.setenv("LLMGEN_CACHE", str(tmp_path / "cache"))
-    ObjectStore.default.cache_clear()
-    yield tmp_path / "cache"
-    ObjectStore.default.cache_clear()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.delenv("LLMGEN_STORE_WARNED", raising=False)
+    return tmp_path / "cache"
+
+
+def stored() -> ObjectStore:
+    """The only store that can be read."""
+    (only,) = readable_stores()
+    return only
 
 
 @pytest.fixture(scope="module")
 def code() -> bytes:
     """Object code of KERNEL, from the user's store."""
     KernelLibrary().require([KERNEL])
-    found = ObjectStore.default().load(KERNEL, LEVEL)
-    assert found
-    return found
+    found = [store.load(KERNEL, LEVEL) for store in readable_stores()]
+    assert found[0]
+    return found[0]
 
 
 def count_compilations(monkeypatch: pytest.MonkeyPatch, code: bytes) -> list[str]:
     """Replace the compiler by one that has the result ready; the names it was asked for."""
     asked: list[str] = []
 
-    def compiled(names: list[str], level: str, progress: object) -> None:
+    def compiled(names: list[str], level: str, progress: object, keep: library.Keep) -> None:
         for name in names:
             asked.append(name)
-            ObjectStore.default().save(name, level, code)
+            keep(name, code)
 
     monkeypatch.setattr(library, "_compile_in_children", compiled)
     return asked
@@ -82,85 +91,140 @@ def objects(root: Path) -> list[Path]:
 # --- where it is ---
 
 
+def put(code: bytes) -> ObjectStore:
+    """KERNEL in the user's store."""
+    written = writable_store()
+    assert written is not None
+    written.save(KERNEL, LEVEL, code)
+    return written
+
+
 @posix
 def test_a_private_folder_where_the_environment_says(root: Path, code: bytes) -> None:
-    ObjectStore.default().save(KERNEL, LEVEL, code)
+    written = put(code)
     (only,) = objects(root)
-    assert only == ObjectStore.default().path(KERNEL, LEVEL)
+    assert only == written.path(KERNEL, LEVEL)
     for folder in (root / "kernels", only.parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 @posix
-def test_an_open_folder_is_closed(root: Path) -> None:
-    (root / "kernels").mkdir(parents=True)
+def test_an_open_folder_is_closed_and_what_was_in_it_is_gone(root: Path, code: bytes) -> None:
+    put(code)
+    (root / "kernels" / "link").symlink_to(root)
     (root / "kernels").chmod(0o777)
-    assert ObjectStore.default().folder == root / "kernels"
+    assert readable_stores() == []
+    written = writable_store()
+    assert written is not None
+    assert written.folder == root / "kernels"
     assert stat.S_IMODE((root / "kernels").stat().st_mode) == 0o700
+    assert list((root / "kernels").iterdir()) == []
+    assert root.exists()
 
 
-def fall_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ObjectStore, list[str]]:
-    """The store where the usual place is no folder, and the warnings given."""
-    temporary = tmp_path / "tmp"
-    temporary.mkdir(exist_ok=True)
-    monkeypatch.setattr(library.tempfile, "tempdir", str(temporary))
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    monkeypatch.setenv("LLMGEN_STORE_WARNED", "")
-    monkeypatch.delenv("LLMGEN_STORE_WARNED")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        store = ObjectStore.default()
-        ObjectStore.default()
-        ObjectStore.default.cache_clear()
-        ObjectStore.default()
-    return store, [str(w.message) for w in caught]
+@posix
+def test_a_folder_that_others_may_only_read_is_read(root: Path, code: bytes) -> None:
+    put(code)
+    (root / "kernels").chmod(0o755)
+    assert stored().load(KERNEL, LEVEL) == code
 
 
-def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache folder that not even root could make: below a file."""
+def test_what_is_there_is_read_and_nothing_is_written(
+    root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that cannot be written, as one that was baked into a container."""
+    put(code)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    for name in ("mkstemp", "mkdtemp", "TemporaryFile"):
+        monkeypatch.setattr(tempfile, name, refuse)
+    asked = count_compilations(monkeypatch, code)
+    KernelLibrary().require([KERNEL])
+    assert asked == []
+
+
+def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder that not even root could make: below a file; returns the fallback's path."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LLMGEN_CACHE", str(tmp_path / "file" / "cache"))
-    ObjectStore.default.cache_clear()
-
-
-def test_falls_back_with_one_warning(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocked(tmp_path, monkeypatch)
-    store, messages = fall_back(tmp_path, monkeypatch)
-    assert store.folder.parent == tmp_path / "tmp"
-    assert len(messages) == 1
-    assert str(tmp_path / "file") in messages[0]
-    assert str(store.folder) in messages[0]
-    if os.name == "posix":
-        assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
-
-
-def test_compiles_into_the_fallback(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocked(tmp_path, monkeypatch)
-    store, _ = fall_back(tmp_path, monkeypatch)
-    KernelLibrary().require([KERNEL])
-    assert store.load(KERNEL, LEVEL)
-
-
-def test_compiles_where_even_the_fallback_is_taken(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    blocked(tmp_path, monkeypatch)
-    (tmp_path / "tmp").mkdir()
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    (tmp_path / "tmp" / f"llmgen-kernels-{user}").write_text("not a folder")
-    fall_back(tmp_path, monkeypatch)
-    KernelLibrary().require([KERNEL])
+    return tmp_path / "tmp" / f"llmgen-kernels-{user}"
+
+
+def test_falls_back_with_one_warning(
+    root: Path, code: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fallback = blocked(tmp_path, monkeypatch)
+    asked = count_compilations(monkeypatch, code)
+    with pytest.warns(UserWarning, match="cannot keep compiled kernels in .*file.* in .*llmgen-kernels-"):
+        KernelLibrary().require([KERNEL])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        KernelLibrary().require([KERNEL])
+        KernelLibrary().require([OTHER])
+    assert asked == [KERNEL, OTHER]
+    assert stored().folder == fallback
+    if os.name == "posix":
+        assert stat.S_IMODE(fallback.stat().st_mode) == 0o700
+
+
+@posix
+@pytest.mark.parametrize("what", ["a link", "a file"])
+def test_a_planted_fallback_is_neither_written_nor_read(
+    what: str, root: Path, code: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = put(code).folder
+    before = objects(elsewhere)
+    fallback = blocked(tmp_path, monkeypatch)
+    if what == "a link":
+        fallback.symlink_to(elsewhere)
+    else:
+        fallback.write_text("")
+    assert readable_stores() == []
+    asked = count_compilations(monkeypatch, code)
+    compiled = KernelLibrary()
+    with pytest.warns(UserWarning, match="llmgen-kernels-.*compiled again at the next start"):
+        compiled.require([KERNEL, OTHER])
+    assert asked == [KERNEL, OTHER]
+    assert compiled.address(KERNEL)
+    assert objects(elsewhere) == before
+
+
+def test_a_disk_that_fills_up_is_told_and_survived(
+    root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    count_compilations(monkeypatch, code)
+    monkeypatch.setattr(ObjectStore, "save", full)
+    compiled = KernelLibrary()
+    with pytest.warns(UserWarning, match="No space left on device.*free some space") as caught:
+        compiled.require([KERNEL, OTHER])
+    assert len(caught) == 1
+    assert compiled.address(KERNEL)
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root gives files away")
 def test_a_folder_of_someone_else_is_not_trusted(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (root / "kernels").mkdir(parents=True)
+    put(code)
     os.chown(root / "kernels", 12345, -1)
-    store, messages = fall_back(tmp_path, monkeypatch)
-    assert store.folder != root / "kernels"
-    assert len(messages) == 1
+    assert readable_stores() == []
+    with pytest.warns(UserWarning, match="belongs to someone else"):
+        written = writable_store()
+    assert written is not None
+    assert written.folder != root / "kernels"
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can be another user")
+def test_the_administrators_folder_is_read(root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(code)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert stored().load(KERNEL, LEVEL) == code
 
 
 # --- what is in it ---
@@ -178,18 +242,20 @@ def test_a_second_library_compiles_nothing(root: Path, code: bytes, monkeypatch:
     assert second.address(KERNEL)
 
 
-def test_a_cache_that_is_emptied_meanwhile_is_filled_again(
+def test_a_cache_that_is_emptied_meanwhile_does_no_harm(
     root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    asked = count_compilations(monkeypatch, code)
+    compiled = library._compile_in_children
 
-    def compiled(names: list[str], level: str, progress: object) -> None:
-        for name in names:
-            ObjectStore.default().save(name, level, code)
-        if not asked:
-            shutil.rmtree(root)
-        asked.extend(names)
+    def emptied(*arguments: Any) -> None:
+        compiled(*arguments)
+        shutil.rmtree(root)
 
+    monkeypatch.setattr(library, "_compile_in_children", emptied)
+    first = KernelLibrary()
+    first.require([KERNEL])
+    assert first.address(KERNEL)
     monkeypatch.setattr(library, "_compile_in_children", compiled)
     KernelLibrary().require([KERNEL])
     assert asked == [KERNEL, KERNEL]
@@ -217,8 +283,7 @@ def test_a_damaged_file_is_compiled_again(
     kind: str, root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = count_compilations(monkeypatch, code)
-    store = ObjectStore.default()
-    store.save(KERNEL, LEVEL, code)
+    store = put(code)
     path = store.path(KERNEL, LEVEL)
     path.write_bytes(damage()[kind](path.read_bytes()))  # type: ignore[operator]
     assert store.load(KERNEL, LEVEL) is None
@@ -231,14 +296,14 @@ def test_the_key_follows_sources_versions_and_instructions(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def key() -> str:
-        library._sources_hash.cache_clear()
-        return ObjectStore.default().path(KERNEL, LEVEL).parent.name
+        store._sources_hash.cache_clear()
+        return ObjectStore(root).path(KERNEL, LEVEL).parent.name
 
     copy = tmp_path / "copy"
-    shutil.copytree(Path(library.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(store.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     try:
         original = key()
-        monkeypatch.setattr(library, "__file__", str(copy / "library.py"))
+        monkeypatch.setattr(store, "__file__", str(copy / "store.py"))
         assert key() == original
         for changed in (copy / "norms.py", copy / "quants" / "legacy.py"):
             before = changed.read_text(encoding="utf-8")
@@ -253,24 +318,32 @@ def test_the_key_follows_sources_versions_and_instructions(
         assert key() != original
     finally:
         monkeypatch.undo()
-        library._sources_hash.cache_clear()
-    levels = {ObjectStore.default().path(KERNEL, level).parent for level in (LEVEL, "generic")}
+        store._sources_hash.cache_clear()
+    levels = {ObjectStore(root).path(KERNEL, level).parent for level in (LEVEL, "generic")}
     assert len(levels) == (1 if LEVEL == "generic" else 2)
 
 
 # --- processes ---
 
 
-def test_two_processes_at_once(root: Path) -> None:
-    children = [run(REQUIRE) for _ in range(2)]
+def test_of_several_processes_one_compiles(root: Path) -> None:
+    script = REQUIRE + ("\nprint('compiled' if 'compiled' in globals() else 'loaded', flush=True)")
+    before = (
+        "from llmgen.kernels import library\nreal = library._compile_in_children\n"
+        "def counted(*a):\n    global compiled\n    compiled = 1\n    real(*a)\n"
+        "library._compile_in_children = counted\n"
+    )
+    children = [run(before + script) for _ in range(3)]
+    ways = []
     for child in children:
         out, err = child.communicate(timeout=300)
         assert child.returncode == 0, err
-        assert out.splitlines()[-1] == "done"
-        assert "progress (2, 2)" in out
+        assert out.splitlines()[-2] == "done"
+        ways.append(out.splitlines()[-1])
+    assert sorted(ways) == ["compiled", "loaded", "loaded"]
     files = objects(root)
     assert [f.name for f in files] == ["team.dismiss.o", "team.post.o"]  # nothing temporary is left
-    assert all(ObjectStore.default().load(name, LEVEL) for name in (KERNEL, OTHER))
+    assert all(stored().load(name, LEVEL) for name in (KERNEL, OTHER))
 
 
 @posix
@@ -285,7 +358,7 @@ def test_an_interrupted_compilation_leaves_nothing_bad(root: Path, number: int) 
     assert child.returncode != 0
     for path in objects(root):
         if path.suffix == ".o":
-            assert ObjectStore.default().load(path.stem.replace(".", ":"), LEVEL)
+            assert stored().load(path.stem.replace(".", ":"), LEVEL)
     KernelLibrary().require([KERNEL])
 
 
@@ -306,7 +379,8 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
         ("raise SystemExit('numba is not here')", "numba is not here"),
         ("import sys; sys.stdin.readline(); 1 / 0", "ZeroDivisionError"),
         ("import sys; print(sys.stdin.readline().upper())", "failed"),
-        ("import sys; [print(line, end='', flush=True) for line in sys.stdin]", "cannot be read back"),
+        ("import sys; [print(line, end='', flush=True) for line in sys.stdin]", "failed"),
+        ("import sys; print(sys.stdin.readline().strip(), '9\\nshort', end='')", "failed"),
     ],
 )
 def test_a_compiler_that_dies_is_an_error(
@@ -323,11 +397,13 @@ def test_a_compiler_that_complains_at_length_is_heard_out(
 ) -> None:
     """More warnings than a pipe holds must not stop it."""
     script = (
-        "import sys\nfor line in sys.stdin: sys.stderr.write('oh\\n' * 90000); print(line, end='', flush=1)"
+        "import sys\nfor line in sys.stdin:\n"
+        "    sys.stderr.write('oh\\n' * 90000 + 'o' * 90000); print(line.strip(), '3\\nabc', end='', flush=1)"
     )
     no_compiler(monkeypatch, script)
-    ObjectStore.default().save(KERNEL, LEVEL, code)
-    library._compile_in_children([KERNEL], LEVEL, None)
+    kept: dict[str, bytes] = {}
+    library._compile_in_children([KERNEL, OTHER], LEVEL, lambda *_: None, kept.__setitem__)
+    assert kept == {KERNEL: b"abc", OTHER: b"abc"}
 
 
 def test_files_in_the_current_folder_are_not_imported(
@@ -351,4 +427,4 @@ def test_a_real_compilation_reports_its_progress(root: Path) -> None:
     assert seen[0] == (0, 1)
     assert seen[-1] == (1, 1)
     assert compiled.address(KERNEL)
-    assert ObjectStore.default().load(KERNEL, LEVEL)
+    assert stored().load(KERNEL, LEVEL)
