@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 COMMANDS = {
     "run": "Complete one prompt.",
     "chat": "Talk with a model.",
+    "chats": "The conversations that are kept: list, search, rename, export.",
     "batch": "Complete many prompts, a JSON line for each.",
     "perplexity": "How well a model predicts a text.",
     "bench": "Measure tokens per second.",
@@ -36,6 +37,8 @@ class _LazyCommands(MutableMapping[str, Any]):
         if name not in COMMANDS:
             raise KeyError(name)
         module = importlib.import_module(f"llmgen.cli.commands.{name}")
+        if hasattr(module, "app"):  # a command that has commands of its own
+            return typer.main.get_command(module.app)
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command(name, short_help=COMMANDS[name])(module.command)
         return _with_other_names(typer.main.get_command(app))

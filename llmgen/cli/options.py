@@ -42,6 +42,7 @@ _USUAL = {
     *("max_tokens", "temp", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n"),
     *("presence_penalty", "frequency_penalty", "seed", "stop", "ignore_eos", "timeout"),
 }
+_WHEN_OPENED = ("ctx", "threads", "kv-type")
 _SHOWN_DEFAULT = {"seed": "random, reported"}
 
 
@@ -144,23 +145,29 @@ def _sampling_params(values: dict[str, Any]) -> SamplingParams:
     return SamplingParams(**given)
 
 
-def changed(params: SamplingParams, name: str, text: str) -> SamplingParams:
-    """Return the parameters with one option set from what a user typed, as ``/set temp 0.2`` does.
-
-    An empty text restores the default.
-    """
+def find_option(name: str) -> Option:
+    """The sampling option of that name, ours or another program's, as ``/set`` takes it.  Raises UsageError."""
     options = {option.name: option for option in option_table()}
     field = name.removeprefix("--").replace("-", "_")
-    field = option_named(field) or field
-    if field not in options:
-        near = difflib.get_close_matches(field, options, n=2) or ["temp", "top_k", "max_tokens"]
-        raise UsageError(f"there is no option {name!r}; did you mean {' or '.join(near)}?")
-    option = options[field]
-    if not text:
-        return params.with_(**{field: option.default})
-    if field in _REPEATABLE:
-        return params.with_(**{field: getattr(_sampling_params({field: [text]}), field)})
-    return params.with_(**{field: _value(_kind(option), name, text)})
+    ours = option_named(field)
+    if ours is not None:
+        return options[ours]
+    if (flag := own_flag(field.replace("_", "-"))) in _WHEN_OPENED:
+        raise UsageError(f"{name} is chosen when a model is opened (--{flag}), not later")
+    near = difflib.get_close_matches(field, [*options, *OTHER_NAMES], n=2)
+    known = list(dict.fromkeys(option_named(one) or one for one in near))
+    hint = f"did you mean {' or '.join(known)}?" if known else "/show lists them"
+    raise UsageError(f"there is no option {name!r}; {hint}")
+
+
+def changed(params: SamplingParams, name: str, text: str) -> SamplingParams:
+    """Return the parameters with one option set from what a user typed, as ``/set temp 0.2`` does."""
+    option = find_option(name)
+    field, kind = option.name, _kind(option)
+    if field not in _REPEATABLE:
+        return params.with_(**{field: _value(kind, name, text)})
+    values = [_value(kind, name, part) for part in text.replace(",", " ").split()] if kind is int else [text]
+    return params.with_(**{field: getattr(_sampling_params({field: values}), field)})
 
 
 def _value(kind: type, name: str, text: str) -> Any:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from llmgen.generation import GenerationResult, GenerationStream
+    from llmgen.generation import GenerationEvent, GenerationResult
 
 
-def follow(stream: GenerationStream, show: Callable[[str], None]) -> GenerationResult:
+class Stream(Protocol):
+    """What can be followed: a ``GenerationStream``, or one that changes its text."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def result(self) -> GenerationResult | None: ...
+
+    def __iter__(self) -> Iterator[GenerationEvent]: ...
+
+    def close(self) -> object: ...
+
+
+def follow(stream: Stream, show: Callable[[str], None]) -> GenerationResult:
     """Show the text as it comes and return the result.
 
     Ctrl-C between two tokens ends the answer as it does within one.  Text that was held

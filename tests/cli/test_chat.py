@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from llmgen.cli.chat import kept
 from models import gemma3, smollm2
 from program import PROGRAM, environment, llmgen, refused
 from shared import shared
@@ -230,7 +231,7 @@ def test_options_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "o.toml"
     file.write_text('[chat]\nsystem = "Be kind."\nwhen-full = "drop"\n')
     _, err = chat("/show", "/show messages", options=("--config", str(file)))
-    assert re.search(r"when_full +drop", err)
+    assert re.search(r"context_full +shift", err)
     assert "system: Be kind." in err
     done = llmgen("chat", str(smollm2()), "--config", str(file), "--print-config")
     assert 'when-full = "drop"' in done.stdout
@@ -240,7 +241,7 @@ def test_an_option_that_could_not_be_shown_is_refused() -> None:
     _, err = chat("/set logprobs 2", "/set temp 0.5", "/set stop END", "/set when-full drop")
     assert err == (
         "error: logprobs can only be shown by --json, which this conversation was begun without\n"
-        "temp = 0.5\nstop = ('END',)\nwhen_full = drop\n"
+        "temp = 0.5\nstop = ('END',)\ncontext_full = shift\n"
     )
     answers("/set logprobs 2", "Hi")
 
@@ -271,11 +272,160 @@ def test_lines_are_utf_8_whatever_the_locale_says() -> None:
     assert [first["turn"], second["turn"], third["turn"]] == [1, 2, 3]
 
 
-def test_an_answer_that_outgrows_the_context_says_so() -> None:
+def test_a_context_that_shifts_shifts_within_an_answer_and_between_two() -> None:
     small = ("-c", "128", "-n", "160", "--ignore-eos", "--context-full", "shift")
-    _, err = chat("Tell me a story.", "And then?", options=small, code=1)
+    out, err = chat("Tell me a story.", "And then?", "/show messages", options=small)
     assert "what was oldest was let go" in err
     assert "%" not in err
+    assert "the oldest 2 messages are left out from now on" in err
+    assert "error" not in err
+    assert err.count("assistant: ") == 2
+
+
+def test_one_option_for_a_full_context() -> None:
+    _, err = chat("/set context_full", "/set when-full", options=("--when-full", "drop"))
+    assert err == "context_full = shift\n" * 2
+    contradiction = llmgen("chat", str(smollm2()), "--when-full", "stop", "--context-full", "shift")
+    assert "--when-full stop contradicts --context-full shift" in refused(contradiction, code=2)
+
+
+def test_setting_showing_and_resetting() -> None:
+    _, err = chat(
+        "/set temp", "/set temp 0.3", "/set temp", "/reset temp", "/set stop_token_ids 2 7", "/set x"
+    )
+    assert err == (
+        "temp = 0.0\ntemp = 0.3\ntemp = 0.3\ntemp = 0.8\nstop_token_ids = (2, 7)\n"
+        "error: there is no option 'x'; /show lists them\n"
+    )
+
+
+def test_a_character_that_was_cut_is_joined() -> None:
+    ask = "Repeat exactly: \u65e5\u672c\u8a9e\u306e\u30c6\u30ad\u30b9\u30c8"
+    whole = answers(ask, options=("-n", "15"))[0]
+    parts = answers(ask, "/continue", "/continue", options=("-n", "5"))
+    assert sum((part["token_ids"] for part in parts), []) == whole["token_ids"]
+    assert "".join(part["text"] for part in parts) == whole["text"].rstrip("\ufffd")
+    assert "\u65e5\u672c\u8a9e\u306e\u30c6" in whole["text"]
+    out, err = chat(ask, "/continue", "/continue", "/show messages", options=("-n", "5"))
+    assert "\ufffd" not in out + err
+    assert f"assistant: {whole['text']}\n" in err
+
+
+def test_a_path_at_the_beginning_of_a_message() -> None:
+    _, err = chat("/etc/hosts has what?", "/home", "/x1")
+    assert "/etc/hosts is not a command; to send a message that begins with a slash" in err
+    assert "begin it with two: //etc/hosts\n" in err
+    assert "begin it with two: //home)" in err
+    assert err.count("error: ") == 3
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    notes, own = tmp_path / "notes.txt", tmp_path / "own.json"
+    notes.write_text("mine")
+    said = (
+        f"/save {own}",
+        "Hi",
+        f"/save {own}",
+        f"/save {notes}",
+        f"/export {notes}",
+        f"/save {tmp_path}/no/x",
+    )
+    _, err = chat(*said)
+    assert notes.read_text() == "mine"
+    assert len(json.loads(own.read_text())["messages"]) == 2
+    assert f"{notes} exists already; /export! {notes} replaces it" in err
+    assert "there is no folder" in err
+    assert err.count("error: ") == 3
+    chat("Hi", f"/export! {notes}", f"/load {own}", f"/save {own}", f"/save! {notes}")
+    assert json.loads(notes.read_text())["messages"]
+
+
+def test_a_first_message_and_files(tmp_path: Path) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text("The password is swordfish.\n")
+    command = (
+        "chat",
+        str(smollm2()),
+        "What is the password?",
+        "-f",
+        str(note),
+        "--temp",
+        "0",
+        "-n",
+        "20",
+        "--json",
+    )
+    done = llmgen(*command, input="/show messages\n")
+    told = json.loads(done.stdout)
+    assert told["message"].startswith("note.txt:\n```\nThe password is swordfish.\n```\n\nWhat is")
+    assert "swordfish" in told["text"]
+    assert "cannot read /none" in refused(llmgen("chat", str(smollm2()), "Hi", "-f", "/none"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_to_end_keeps_what_there_is_of_the_answer(name: str) -> None:
+    number = signal.Signals[name]
+    program = subprocess.Popen(
+        [*PROGRAM, "chat", str(smollm2()), "Count.", "--ignore-eos", "-n", "7000", "--seed", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        bufsize=0,
+    )
+    assert program.stdout is not None
+    shown = program.stdout.read(40)
+    program.send_signal(number)
+    rest, _ = program.communicate(timeout=120)
+    assert program.returncode == 128 + number
+    [entry] = kept.entries()
+    assert [message["role"] for message in entry.messages] == ["user", "assistant"]
+    assert entry.messages[1]["content"].strip() == (shown + rest).decode().strip()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")
+def test_a_reader_that_goes_away_loses_nothing_of_the_answer() -> None:
+    program = subprocess.Popen(
+        [*PROGRAM, "chat", str(smollm2()), "Count.", "--ignore-eos", "-n", "7000", "--seed", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        bufsize=0,
+    )
+    assert program.stdout is not None
+    shown = program.stdout.read(40)
+    program.stdout.close()
+    assert program.wait(timeout=120) == 0
+    [entry] = kept.entries()
+    assert shown in entry.messages[1]["content"].encode()
+
+
+def test_the_conversations_command(tmp_path: Path) -> None:
+    assert "no conversation is kept yet" in llmgen("chats").stderr
+    chat("My name is Zebulon.")
+    chat("Hello.", "Hello again.")
+    listed = [json.loads(line) for line in llmgen("chats", "--json").stdout.splitlines()]
+    assert [entry["title"] for entry in listed] == ["Hello.", "My name is Zebulon."]
+    assert [entry["messages"] for entry in listed] == [4, 2]
+    assert "Zebulon" in llmgen("chats", "list").stdout
+    found = llmgen("chats", "search", "zebulon", "NAME").stdout
+    assert "    user: My name is Zebulon.\n" in found
+    assert "no message holds xylophone" in llmgen("chats", "search", "xylophone").stderr
+    assert llmgen("chats", "rename", "2", "Names").returncode == 0
+    _, err = chat("/show messages", "/rename The other", options=("--open", "names"))
+    assert "user: My name is Zebulon." in err
+    page = llmgen("chats", "export", "the other").stdout
+    assert page.startswith("# The other\n\n## User\n\nMy name is Zebulon.\n")
+    out = tmp_path / "x.json"
+    for options, code in ((), 0), ((), 2), (("--force",), 0):
+        done = llmgen("chats", "export", "the other", "--format", "json", "-o", str(out), *options)
+        assert done.returncode == code
+    assert json.loads(out.read_text())["title"] == "The other"
+    assert "removed" in llmgen("chats", "remove", "the other").stderr
+    assert "no conversation 'the other'" in refused(llmgen("chats", "export", "the other"), code=2)
+    assert len(list(kept.entries())) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmgen.cli.chat import store
-from llmgen.errors import LLMGenError, UsageError
+from llmgen.errors import LLMGenError
 
 TALK = [
     {"role": "system", "content": "Be brief."},
@@ -21,7 +21,7 @@ TALK = [
 
 
 def test_there_and_back(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "talk.json"
+    path = tmp_path / "talk.json"
     store.save(path, {"model": "m", "messages": TALK})
     assert store.load(path)["messages"] == TALK
     assert "\n  " in path.read_text("utf-8", "surrogatepass")  # for people
@@ -47,6 +47,9 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.Mon
     assert os.listdir(tmp_path) == ["talk.json"]
     with pytest.raises(LLMGenError, match="cannot write"):
         store.save(path / "below", {"messages": []})
+    with pytest.raises(LLMGenError, match="there is no folder"):
+        store.save(tmp_path / "slip" / "talk.json", {"messages": []})
+    assert not (tmp_path / "slip").exists()
 
 
 @pytest.mark.parametrize(
@@ -68,21 +71,6 @@ def test_files_that_are_none(tmp_path: Path, content: bytes, says: str) -> None:
     path.write_bytes(content)
     with pytest.raises(LLMGenError, match=says):
         store.load(path)
-
-
-def test_the_latest_is_resumed_and_old_ones_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="no conversation to resume"):
-        store.latest_file()
-    monkeypatch.setattr(store, "_KEPT", 3)
-    files = [store.new_file() for _ in range(5)]
-    for path in files:
-        store.save(path, {"messages": []})
-    assert store.latest_file() == files[-1]
-    store.save(files[2], {"messages": TALK})
-    assert store.latest_file() == files[2]
-    store.prune()
-    assert not files[1].exists()
-    assert files[2].exists()
 
 
 def test_markdown() -> None:

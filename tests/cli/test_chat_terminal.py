@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import signal
 import stat
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from llmgen.cli.chat import kept
 from models import smollm2
 from program import PROGRAM, environment
 
@@ -28,7 +30,7 @@ PASTE, END = "\x1b[200~", "\x1b[201~"
 class Terminal:
     """A conversation in a pseudo-terminal that tells where its cursor is, as real ones do."""
 
-    def __init__(self, *options: str, **changes: str) -> None:
+    def __init__(self, *options: str, begins: str = "", **changes: str) -> None:
         import pexpect
 
         self.program: Any = pexpect.spawn(
@@ -40,8 +42,13 @@ class Terminal:
             dimensions=(24, 80),
         )
         self.eof = pexpect.EOF
+        if begins and not begins.endswith("tokens"):
+            self.wait_for(begins)
         self.wait_for(r"/help lists the commands")
-        self.ready()
+        if begins.endswith("tokens"):
+            self.wait_for(begins)
+        else:
+            self.ready()
 
     def wait_for(self, pattern: str) -> str:
         """Read up to a pattern; questions for the cursor's place are answered on the way."""
@@ -82,8 +89,8 @@ def terminal() -> Iterator[Terminal]:
     yield from opened("--temp", "0", "-n", "8")
 
 
-def opened(*options: str, **changes: str) -> Iterator[Terminal]:
-    one = Terminal(*options, **changes)
+def opened(*options: str, begins: str = "", **changes: str) -> Iterator[Terminal]:
+    one = Terminal(*options, begins=begins, **changes)
     yield one
     one.program.close(force=True)
 
@@ -147,9 +154,87 @@ def test_ctrl_c_right_after_enter_stops_the_answer(wait: float) -> None:
         if wait:
             time.sleep(wait)
             one.program.sendintr()
-        one.wait_for("interrupted; /continue goes on")
-        one.ready()
-        assert "user: Tell me a long story.\n" in one.messages()
+        one.wait_for(r"\[interrupted")
+        before = "before the first word" in one.ready()
+        assert ("user: Tell me a long story.\n" in one.messages()) is not before
+        assert one.leave() == 0
+
+
+def test_ctrl_c_during_a_prompt_changes_nothing(tmp_path: Path) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text("many words " * 3000)
+    for one in opened("--temp", "0", "-n", "4"):
+        one.say("Hi")
+        one.say(f"/read {note}")
+        one.program.send("How many?\r")
+        one.wait_for(r"\x1b\[\?2004l")
+        one.program.sendintr()
+        one.wait_for("interrupted before the first word: nothing has changed; Up brings the message again")
+        used = int(re.findall(r"(\d+) / 8192 tokens", one.wait_for(r"\(\d+%\)"))[-1])
+        assert 30 < used < 100
+        shown = one.messages()
+        assert (shown.count("user: "), shown.count("assistant: ")) == (1, 1)
+        one.program.send("\x1b[A\x1b[A")  # up, past /show messages
+        one.wait_for("How many")
+        one.program.send("\x15")
+        assert one.leave() == 0
+
+
+def test_the_tokens_in_the_context_are_those_of_the_conversation() -> None:
+    for one in opened("--temp", "0", "-n", "4"):
+        seen = []
+        for line in ("Hi", "And then?", "/undo", "/set top_k 3"):
+            one.program.send(line + "\r")
+            one.wait_for(r"\x1b\[\?2004l")
+            one.wait_for(r"\x1b\[\?2004h")
+            one.wait_for(r" \| (?=\d+ / 8192 tokens)")
+            seen.append(one.wait_for(r" / 8192"))
+        assert seen[0] == seen[2] == seen[3] < seen[1]
+        assert one.leave() == 0
+    again = Terminal("--resume", "-n", "4", begins=rf"{seen[0]} / 8192 tokens")
+    assert again.leave() == 0
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_at_the_prompt_leaves_the_terminal_in_order(name: str, code: int) -> None:
+    import termios
+
+    for one in opened("-n", "1"):
+        one.program.send("half a line")
+        one.wait_for("half a line")
+        one.program.kill(signal.Signals[name])
+        one.wait_for(r"\x1b\[\?2004l")
+        assert one.wait() == code
+        assert termios.tcgetattr(one.program.child_fd)[3] & (termios.ICANON | termios.ISIG)
+
+
+def test_a_terminal_that_is_closed_keeps_what_it_has_shown() -> None:
+    one = Terminal("--seed", "1", "--ignore-eos", "-n", "8000")
+    one.program.send("Tell me a long story.\r")
+    one.wait_for(r"\x1b\[\?2004l")
+    one.wait_for(r"\w+ \w+ \w+ \w+ \w+ ")
+    words = str(one.program.after).split()
+    one.program.ptyproc.fileobj.close()  # the system sends SIGHUP
+    one.program.closed = one.program.ptyproc.closed = True
+    assert os.waitstatus_to_exitcode(os.waitpid(one.program.pid, 0)[1]) == 129
+    [entry] = kept.entries()
+    assert " ".join(words) in " ".join(entry.messages[1]["content"].split())
+
+
+def test_two_terminals_in_one_conversation_lose_nothing() -> None:
+    for one in opened("--temp", "0", "-n", "2"):
+        one.say("Hi")
+        for two in opened("--temp", "0", "-n", "2", "--resume", begins="goes on with a copy of it"):
+            one.say("From one")
+            two.say("From two")
+            assert one.leave() == two.leave() == 0
+    users = [{m["content"] for m in entry.messages if m["role"] == "user"} for entry in kept.entries()]
+    assert sorted(users, key=sorted) == [{"Hi", "From one"}, {"Hi", "From two"}]
+
+
+def test_a_first_message_from_the_command_line() -> None:
+    for one in opened("Name a colour.", "--temp", "0", "-n", "4"):
+        assert "user: Name a colour.\n" in one.messages()
         assert one.leave() == 0
 
 

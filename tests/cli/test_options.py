@@ -127,13 +127,13 @@ def test_a_command_knows_other_names_of_its_own_options_only() -> None:
 def test_set() -> None:
     params = SamplingParams(temp=0.5)
     assert changed(params, "temp", "0.2").temp == 0.2
-    assert changed(params, "temp", "") == SamplingParams()
     assert changed(params, "--top-k", "5").top_k == 5
     assert changed(params, "seed", "9").seed == 9
     assert changed(params, "ignore_eos", "on").ignore_eos
     assert changed(params, "stop", "###").stop == ("###",)
     assert changed(params, "logit-bias", "3=1").logit_bias == ((3, 1.0),)
     assert changed(params, "temperature", "0.3").temp == 0.3
+    assert changed(params, "stop_token_ids", "2, 7 9").stop_token_ids == (2, 7, 9)
     assert changed(params, "samplers", "top_k").samplers == ("top_k",)
 
 
@@ -141,6 +141,13 @@ def test_set() -> None:
     ("name", "text", "says"),
     [
         ("tmp", "1", "did you mean temp"),
+        ("num_ctx", "1", "num_ctx is chosen when a model is opened \\(--ctx\\)"),
+        ("num_thread", "1", "\\(--threads\\)"),
+        ("kv_type", "f32", "\\(--kv-type\\)"),
+        ("temperatur", "1", "did you mean temp\\?"),
+        ("colour", "1", "/show lists them"),
+        ("stop_token_ids", "two", "must be a whole number, not 'two'"),
+        ("temp", "", "must be a number"),
         ("temp", "warm", "must be a number"),
         ("top_k", "1.5", "whole number"),
         ("ignore_eos", "maybe", "on or off"),

@@ -4,37 +4,40 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from llmgen.cli.chat import store
 from llmgen.cli.chat.clipboard import copy
 from llmgen.cli.chat.reading import expand
-from llmgen.cli.options import changed
+from llmgen.cli.options import changed, find_option
 from llmgen.cli.output import note, shorten, size, visible
 from llmgen.errors import LLMGenError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from llmgen.cli.chat.joined import JoinedStream
     from llmgen.cli.chat.repl import Repl
-    from llmgen.generation import GenerationStream
 
 _MOST_BYTES = 4 << 20
 
 HELP = {
     "/help": "[COMMAND]  what there is, or one of them",
     "/system": "[TEXT]  show or set the system message; - for none",
-    "/set": "NAME VALUE  a sampling option, as in /set temp 0.2; without VALUE its default; also when_full stop|drop",
+    "/set": "NAME VALUE  change a sampling option, as in /set temp 0.2; without VALUE: show it",
+    "/reset": "NAME  a sampling option back to its default",
     "/show": "[messages]  the options in effect, or the conversation",
     "/regen": "answer the last message again",
     "/undo": "take the last message and its answer back",
     "/edit": "[TEXT]  change the last message and answer that",
     "/continue": "go on with the last answer",
     "/clear": "begin again; the system message stays",
-    "/save": "FILE  write the conversation as JSON",
+    "/save": "FILE  write the conversation as JSON; /save! FILE replaces a file that is there",
     "/load": "FILE  go on with a conversation that was saved",
-    "/export": "FILE  write the conversation as Markdown",
+    "/export": "FILE  write the conversation as Markdown; /export! FILE replaces a file that is there",
+    "/rename": "TITLE  what `llmgen chats` calls the conversation; one with a title is never removed",
     "/tokens": "how many tokens each message has, and the context",
     "/stats": "speeds, and how much of the last prompt was new",
     "/read": "FILE  put a text file into the next message",
@@ -55,22 +58,30 @@ def obey(repl: Repl, line: str) -> bool:
         return False
     action = _ACTIONS.get(name)
     if action is None:
-        near = difflib.get_close_matches(name, HELP, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}?" if near else "/help lists them"
-        raise UsageError(f"there is no command {visible(name)}; {hint}")
+        raise UsageError(_no_command(name))
     if rest and name not in _TAKE_TEXT:
         raise UsageError(f"{name} takes nothing after it, not {visible(shorten(rest, 40))!r}")
     if not rest and name in _NEED_TEXT:
-        raise UsageError(f"{name} needs more: {name} {HELP[name]}")
+        raise UsageError(f"{name} needs more: {name} {HELP[name.removesuffix('!')]}")
     action(repl, rest)
     return True
+
+
+def _no_command(name: str) -> str:
+    """What to say about something that begins with a slash: a slip, or a message such as a path."""
+    as_text = f"to send a message that begins with a slash, begin it with two: /{visible(shorten(name, 40))}"
+    if not re.fullmatch(r"/[A-Za-z_-]+!?", name):
+        return f"{visible(shorten(name, 40))} is not a command; {as_text}"
+    near = difflib.get_close_matches(name, HELP, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}?" if near else "/help lists them"
+    return f"there is no command {visible(name)}; {hint} ({as_text})"
 
 
 def completions(repl: Repl, line: str) -> Iterable[str]:
     """Words that may follow a command."""
     name = line.split(" ")[0]
-    if name == "/set":
-        return [*(field.name for field in dataclasses.fields(repl.talk.sampling)), "when_full"]
+    if name in ("/set", "/reset"):
+        return [field.name for field in dataclasses.fields(repl.talk.sampling)]
     return {"/help": [c.removeprefix("/") for c in HELP], "/show": ["messages"]}.get(name, [])
 
 
@@ -92,19 +103,40 @@ def _system(repl: Repl, rest: str) -> None:
         note(visible(repl.talk.system or "there is no system message", keep="\n"))
 
 
+# What the oldest turns of a conversation and the oldest tokens of an answer do when the context
+# is full is one option; this is its earlier name here, and those of its values.
+WHEN_FULL = {"stop": "stop", "drop": "shift"}
+
+
 def _set(repl: Repl, rest: str) -> None:
     name, _, value = rest.partition(" ")
-    value, field = value.strip(), name.removeprefix("--").replace("-", "_")
-    if field == "when_full":
-        if value not in ("stop", "drop", ""):
+    name, value = _plain_name(name), value.strip()
+    if name == "when_full":
+        if value not in ("", *WHEN_FULL):
             raise UsageError(f"when_full is stop or drop, not {visible(value)!r}")
-        repl.talk.when_full = "drop" if value == "drop" else "stop"
-        note(f"when_full = {repl.talk.when_full}")
+        name, value = "context_full", WHEN_FULL.get(value, "")
+    name = find_option(name).name
+    if not value:
+        _show_option(repl, name)
         return
-    if field == "logprobs" and value and not repl.json:
+    if name == "logprobs" and not repl.json:
         raise UsageError("logprobs can only be shown by --json, which this conversation was begun without")
     repl.talk.sampling = changed(repl.talk.sampling, name, value)
-    note(f"{field} = {visible(getattr(repl.talk.sampling, field))}")
+    _show_option(repl, name)
+
+
+def _reset(repl: Repl, rest: str) -> None:
+    option = find_option(_plain_name(rest))
+    repl.talk.sampling = repl.talk.sampling.with_(**{option.name: option.default})
+    _show_option(repl, option.name)
+
+
+def _plain_name(name: str) -> str:
+    return name.removeprefix("--").replace("-", "_")
+
+
+def _show_option(repl: Repl, name: str) -> None:
+    note(f"{name} = {visible(getattr(repl.talk.sampling, name))}")
 
 
 def _show(repl: Repl, rest: str) -> None:
@@ -118,7 +150,6 @@ def _show(repl: Repl, rest: str) -> None:
     rows = [
         ("model", repl.path),
         ("template", talk.template.name or "the model's"),
-        ("when_full", talk.when_full),
     ]
     for field in dataclasses.fields(talk.sampling):
         value = getattr(talk.sampling, field.name)
@@ -129,7 +160,7 @@ def _show(repl: Repl, rest: str) -> None:
 def _regen(repl: Repl, rest: str) -> None:
     repl.regenerated += 1
 
-    def start() -> GenerationStream:
+    def start() -> JoinedStream:
         repl.talk.drop_answer()
         return repl.talk.again(seed_shift=repl.regenerated)
 
@@ -148,7 +179,7 @@ def _edit(repl: Repl, rest: str) -> None:
         note("nothing changed" if rest or text is None else "an empty message: nothing changed")
         return
 
-    def start() -> GenerationStream:
+    def start() -> JoinedStream:
         repl.talk.undo()
         return repl.talk.ask(text)
 
@@ -171,22 +202,45 @@ def _clear(repl: Repl, rest: str) -> None:
     repl.begin_file()
 
 
-def _save(repl: Repl, rest: str) -> None:
+def _save(repl: Repl, rest: str, replace: bool = False) -> None:
     path = expand(rest)
+    _refuse_to_replace(repl, path, replace)
     store.save(path, repl.content())
+    repl.own_files.add(path.resolve())
     note(f"saved {len(repl.talk.messages)} messages in {visible(path)}")
+
+
+def _save_over(repl: Repl, rest: str) -> None:
+    _save(repl, rest, replace=True)
+
+
+def _refuse_to_replace(repl: Repl, path: Path, replace: bool, command: str = "/save") -> None:
+    """A file that this conversation has not written stays as it is, unless the user says so."""
+    if not replace and path.is_file() and path.resolve() not in repl.own_files:
+        raise UsageError(f"{path} exists already; {command}! {path} replaces it")
 
 
 def _load(repl: Repl, rest: str) -> None:
     repl.load(expand(rest))
 
 
-def _export(repl: Repl, rest: str) -> None:
+def _export(repl: Repl, rest: str, replace: bool = False) -> None:
     path = expand(rest)
-    store.write_atomically(
-        path, store.as_markdown(repl.talk.messages, f"A conversation with {repl.path.stem}")
-    )
+    _refuse_to_replace(repl, path, replace, "/export")
+    title = repl.title or f"A conversation with {repl.path.stem}"
+    store.write_atomically(path, store.as_markdown(repl.talk.messages, title))
+    repl.own_files.add(path.resolve())
     note(f"written to {visible(path)}")
+
+
+def _export_over(repl: Repl, rest: str) -> None:
+    _export(repl, rest, replace=True)
+
+
+def _rename(repl: Repl, rest: str) -> None:
+    repl.title = rest
+    repl.autosave()
+    note(f"the conversation is called {visible(rest)!r}")
 
 
 def _tokens(repl: Repl, rest: str) -> None:
@@ -219,9 +273,14 @@ def _stats(repl: Repl, rest: str) -> None:
 
 
 def _read(repl: Repl, rest: str) -> None:
-    path = expand(rest)
+    attach(repl, expand(rest))
+
+
+def attach(repl: Repl, path: Path) -> None:
+    """Let a text file go with the next message.  Raises LLMGenError."""
     text = _text_of(path)
-    tokens, room = repl.talk.count(text), repl.talk.llm.n_ctx - repl.talk.used
+    talk, waiting = repl.talk, sum(repl.talk.count(text) for _, text in repl.files)
+    tokens, room = talk.count(text), talk.llm.n_ctx - waiting - (0 if talk.shifts else talk.used)
     if tokens >= room:
         raise LLMGenError(f"{path} has {tokens} tokens, but only {max(0, room)} are free in the context")
     repl.files.append((path.name, text))
@@ -256,6 +315,7 @@ _ACTIONS: dict[str, Callable[[Repl, str], None]] = {
     "/help": _help,
     "/system": _system,
     "/set": _set,
+    "/reset": _reset,
     "/show": _show,
     "/regen": _regen,
     "/undo": _undo,
@@ -263,13 +323,18 @@ _ACTIONS: dict[str, Callable[[Repl, str], None]] = {
     "/continue": _continue,
     "/clear": _clear,
     "/save": _save,
+    "/save!": _save_over,
     "/load": _load,
     "/export": _export,
+    "/export!": _export_over,
+    "/rename": _rename,
     "/tokens": _tokens,
     "/stats": _stats,
     "/read": _read,
     "/copy": _copy,
     "/model": _model,
 }
-_NEED_TEXT = frozenset(["/set", "/save", "/load", "/export", "/read", "/model"])
+_NEED_TEXT = frozenset(
+    ["/set", "/reset", "/save", "/save!", "/load", "/export", "/export!", "/rename", "/read", "/model"]
+)
 _TAKE_TEXT = _NEED_TEXT | {"/help", "/system", "/show", "/edit"}

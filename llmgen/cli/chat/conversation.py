@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from llmgen.cli.chat import thinking
-from llmgen.errors import ContextFullError, UsageError
+from llmgen.cli.chat.joined import JoinedStream
+from llmgen.errors import ContextFullError, LLMGenError, UsageError
 
 if TYPE_CHECKING:
     from llmgen import LLM
-    from llmgen.generation import GenerationResult, GenerationStream, SamplingParams
+    from llmgen.generation import GenerationResult, SamplingParams
     from llmgen.generation.stopping import Cancel
     from llmgen.tokenizer import ChatTemplate, Part
 
-WhenFull = Literal["stop", "drop"]
 Message = dict[str, Any]
 
 _WARN_AT = (0.75, 0.9)
@@ -26,11 +26,25 @@ _LAST_TURN = 1.0
 class _Known:
     """The beginning of a prompt, with an answer at its end, as the model has seen it.
 
-    Another tokenization of the same text would have to be computed anew.
+    Another tokenization of the same text would have to be computed anew.  ``pending`` are
+    those of the last tokens that hold the beginning of a character.
     """
 
     text: str
     ids: list[int]
+    pending: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class State:
+    """A conversation at some moment, to go back to."""
+
+    messages: list[Message]
+    known: list[_Known]
+    written: tuple[str, bool] | None
+    left_out: int
+    last: GenerationResult | None
+    said: set[object]
 
 
 @dataclass
@@ -44,7 +58,6 @@ class Conversation:
     template: ChatTemplate
     sampling: SamplingParams
     say: Callable[[str], None]
-    when_full: WhenFull = "stop"
     template_options: dict[str, Any] = field(default_factory=dict)
     stops: tuple[str, ...] = ()
     messages: list[Message] = field(default_factory=list)
@@ -58,6 +71,9 @@ class Conversation:
         self.session = self.llm.session()
         self._known: list[_Known] = []
         self._prompt = _Known("", [])
+        self._running: JoinedStream | None = None
+        self._continues = False  # the running answer goes on with the last message
+        self._counted: tuple[list[Message], int, int] | None = None
         self._written: tuple[str, bool] | None = None  # the last answer as it was written, begun in thoughts?
         self.thinks = False
         """Whether the running answer begins within thoughts."""
@@ -112,16 +128,12 @@ class Conversation:
         """Take the last message of the user back, with its answer; returns it."""
         at = self._last_user()
         text = str(self.messages[at]["content"])
-        del self.messages[at:]
-        self._rewind()
+        self._cut(at)
         return text
 
     def drop_answer(self) -> None:
         """Take the last answer back, for another one."""
-        self._last_user()
-        if self.messages[-1]["role"] == "assistant":
-            self.messages.pop()
-            self._rewind(len(self._prompt.ids))
+        self._cut(self._last_user() + 1)
 
     def _last_user(self) -> int:
         for at in range(len(self.messages) - 1, -1, -1):
@@ -129,13 +141,11 @@ class Conversation:
                 return at
         raise UsageError("there is no message yet; write one first")
 
-    def _rewind(self, at_least: int = 0) -> None:
-        """Cut the cache back to the end of the answer that is the last one now."""
+    def _cut(self, at: int) -> None:
+        """Take the messages from this one on back.  What the cache holds of them is of use to nobody else."""
+        del self.messages[at:]
+        del self._known[sum(message["role"] == "assistant" for message in self.messages) :]
         self._written = None
-        answers = sum(message["role"] == "assistant" for message in self.messages)
-        del self._known[answers:]
-        keep = max(at_least, len(self._known[-1].ids) if self._known else 0)
-        self.session.rewind(max(0, len(self.session.tokens) - keep))
         self.left_out = min(self.left_out, max(0, len(self.messages) - self._n_system))
         self._said.difference_update((*_WARN_AT, _LAST_TURN))
 
@@ -144,60 +154,57 @@ class Conversation:
         self._known.clear()
         self._said.clear()
         self._written = None
+        self._counted = None
         self.left_out = 0
         self.last = None
 
+    def state(self) -> State:
+        """How things are now."""
+        return State(
+            *(list(self.messages), list(self._known), self._written),
+            *(self.left_out, self.last, set(self._said)),
+        )
+
+    def restore(self, state: State) -> None:
+        """Back to how things were; the cache may hold more, of which the next prompt takes what it can use."""
+        self.messages, self._known = list(state.messages), list(state.known)
+        self._written, self.left_out = state.written, state.left_out
+        self.last, self._said = state.last, set(state.said)
+
     # -- answers
 
-    def ask(self, text: str, seed_shift: int = 0) -> GenerationStream:
-        """The stream of the answer to a new message; what it gives is to be kept with :meth:`add`."""
+    def ask(self, text: str, seed_shift: int = 0) -> JoinedStream:
+        """The stream of the answer to a new message; its result is to be kept with :meth:`keep`."""
         self.messages.append({"role": "user", "content": text})
         return self.again(seed_shift)
 
-    def again(self, seed_shift: int = 0) -> GenerationStream:
+    def again(self, seed_shift: int = 0) -> JoinedStream:
         """The same for the message that is the last one."""
-        self._prompt = self._make_prompt()
+        self._prompt, self._continues = self._fitted(self._encode), False
         self.thinks = thinking.opened_by(self._prompt.text)
-        return self._stream(self._prompt.ids, seed_shift)
+        return self._stream(seed_shift)
 
-    def go_on(self) -> GenerationStream:
-        """The stream of what follows the last answer; to be kept with :meth:`extend`."""
+    def go_on(self) -> JoinedStream:
+        """The stream of what follows the last answer; its result is to be kept too."""
         if self.answer is None:
             raise UsageError("there is no answer to continue; write a message first")
-        known = self._known[-1] if self._known else None
-        before = self._parts(self._in_context()[:-1])
-        text = "".join(part for part, _ in before) + self.messages[-1]["content"]
-        if known is None or known.text != text:
-            ids = self.llm.tokenizer.encode_parts([*before, (self.messages[-1]["content"], True)])
-            known = _Known(text, ids)
-        self._prompt = known
+        self._prompt, self._continues = self._fitted(self._up_to_answer), True
         self.thinks = self._written is not None and thinking.ends_inside(*self._written)
-        self._refuse_if_full(len(known.ids))
-        return self._stream(known.ids, 0)
+        return self._stream(0)
 
-    def add(self, result: GenerationResult) -> None:
-        """Keep an answer, whole or not."""
-        self._written = result.text, self.thinks
-        self.messages.append(_message(*self._written))
-        self._keep(result)
-
-    def extend(self, result: GenerationResult) -> None:
-        """Keep what followed the last answer."""
-        if self._written is None:
-            self.messages[-1]["content"] += result.text
-        else:
-            text, thinks = self._written
-            self._written = text + result.text, thinks
-            self.messages[-1] = _message(*self._written)
-        if self._known:
-            self._known.pop()
-        self._keep(result)
-
-    def _keep(self, result: GenerationResult) -> None:
+    def keep(self, result: GenerationResult) -> None:
+        """Keep what the running answer gave, whole or not."""
+        grown, self._written = self._grown(result.text), self._text_so_far(result.text)
+        if self._continues:
+            self.messages.pop()
+            if self._known:
+                self._known.pop()
+        self.messages.append(grown)
         self.last = result
         exact = result.finish_detail != "stop_string"
         tokens = list(result.token_ids) if exact else []
-        known = _Known(self._prompt.text + result.text, self._prompt.ids + tokens)
+        pending = self._running.pending if self._running else []
+        known = _Known(self._prompt.text + result.text, self._prompt.ids + tokens, pending)
         answers = sum(message["role"] == "assistant" for message in self.messages)
         # As many as there are answers; one that cannot be used is never the beginning of a prompt.
         unusable = _Known("\0", known.ids)
@@ -206,18 +213,62 @@ class Conversation:
         new = result.timings.prefill_tokens + result.completion_tokens
         self._warn(len(known.ids), result.finish_detail == "context_full", new)
 
-    def _stream(self, ids: list[int], seed_shift: int) -> GenerationStream:
+    def draft(self) -> list[Message]:
+        """The messages with what there is of the running answer."""
+        text = self._running.text if self._running else ""
+        if not text:
+            return self.messages
+        grown = self._grown(text)
+        return [*(self.messages[:-1] if self._continues else self.messages), grown]
+
+    def _text_so_far(self, text: str) -> tuple[str, bool]:
+        """The running answer with this text as it is written, and whether it begins in thoughts."""
+        if not self._continues:
+            return text, self.thinks
+        before, thinks = self._written or (self.answer or "", False)
+        return before + text, thinks
+
+    def _grown(self, text: str) -> Message:
+        """The running answer's message with this text."""
+        if self._continues and self._written is None:  # its thoughts, if it has any, are apart already
+            last = self.messages[-1]
+            return {**last, "content": last["content"] + text}
+        return _message(*self._text_so_far(text))
+
+    def _stream(self, seed_shift: int) -> JoinedStream:
+        prompt = self._prompt
         sampling = self.sampling.with_(stop=(*self.sampling.stop, *self.stops))
         if seed_shift and sampling.seed is not None:
             sampling = sampling.with_(seed=(sampling.seed + seed_shift) % 2**64)
-        return self.session.stream(ids, sampling, cancel=self.cancel)
+        if self.shifts and not sampling.context_keep:
+            sampling = sampling.with_(context_keep=self._n_head())
+        pending = prompt.pending if self._continues else []
+        stream = self.session.stream(prompt.ids, sampling, cancel=self.cancel)
+        self._running = JoinedStream(stream, self.llm.tokenizer, pending)
+        return self._running
 
     # -- prompts
 
     @property
+    def shifts(self) -> bool:
+        """Whether a full context lets the oldest go, within an answer and between two."""
+        return self.sampling.context_full == "shift"
+
+    @property
     def used(self) -> int:
-        """Tokens in the context."""
-        return len(self.session.tokens)
+        """Tokens of the conversation as it is, with what its template puts around them."""
+        if self._counted is None or self._counted[:2] != (self.messages, self.left_out):
+            self._counted = list(self.messages), self.left_out, self._count_all()
+        return self._counted[2]
+
+    def _count_all(self) -> int:
+        messages = self._in_context()
+        if not messages or messages[-1]["role"] == "system":
+            return sum(self.count(message["content"]) for message in messages)
+        try:
+            return len((self._encode() if self.answer is None else self._up_to_answer()).ids)
+        except LLMGenError:  # the template refuses them; the next message will say so
+            return sum(self.count(message["content"]) for message in messages)
 
     def count(self, text: str) -> int:
         """The tokens of a text."""
@@ -231,15 +282,16 @@ class Conversation:
         head = self.messages[: self._n_system]
         return [*head, *self.messages[self._n_system + self.left_out :]]
 
-    def _make_prompt(self) -> _Known:
+    def _fitted(self, make: Callable[[], _Known]) -> _Known:
         """The prompt; where it does not fit, the oldest turns are left out or it is refused, never silently."""
-        prompt = self._encode()
+        prompt = make()
         n_ctx, before, left_out = self.llm.n_ctx, len(prompt.ids), self.left_out
-        reserve = max(1, min(self.sampling.max_tokens, n_ctx // 4))
-        if self.when_full == "drop" and before + reserve > n_ctx:
+        wanted = self.sampling.max_tokens
+        reserve = max(1, min(wanted if wanted >= 0 else n_ctx, n_ctx // 4))
+        if self.shifts and before + reserve > n_ctx:
             # More than needed: what follows is computed anew, which should not happen with every turn.
             while len(prompt.ids) + reserve > 0.75 * n_ctx and self._leave_out_oldest():
-                prompt = self._encode()
+                prompt = make()
         if self.left_out > left_out:
             self.say(
                 f"the context is full ({before} of {n_ctx} tokens, and the answer needs room): "
@@ -251,9 +303,14 @@ class Conversation:
     def _refuse_if_full(self, n_tokens: int) -> None:
         if n_tokens < self.llm.n_ctx:
             return
+        if self.shifts:
+            raise ContextFullError(
+                f"the last turn alone has {n_tokens} tokens, but the context holds {self.llm.n_ctx}: "
+                "write a shorter message, or begin with a larger --ctx"
+            )
         raise ContextFullError(
             f"the conversation has {n_tokens} tokens, but the context holds {self.llm.n_ctx}: "
-            "take something back (/undo, /clear), let the oldest turns go (/set when_full drop), "
+            "take something back (/undo, /clear), let the oldest turns go (/set context_full shift), "
             "or begin with a larger --ctx"
         )
 
@@ -265,6 +322,28 @@ class Conversation:
             return False
         self.left_out = starts[0]
         return True
+
+    def _n_head(self) -> int:
+        """How many tokens of the prompt come before the first turn's text: what a shift is to keep."""
+        turns = self._in_context()[self._n_system :]
+        parts = self._parts(self._in_context())
+        at = "".join(text for text, _ in parts).find(turns[0]["content"]) if turns else 0
+        head = self.llm.tokenizer.encode_parts(_before(parts, max(0, at)))
+        same = 0
+        for ours, theirs in zip(head, self._prompt.ids, strict=False):
+            if ours != theirs:
+                break
+            same += 1
+        return same
+
+    def _up_to_answer(self) -> _Known:
+        """The prompt that ends with the last answer, as it stands; in the tokens that the model has seen."""
+        before = self._parts(self._in_context()[:-1])
+        answer = self._written[0] if self._written else str(self.messages[-1]["content"])
+        text = "".join(part for part, _ in before) + answer
+        if self._known and self._known[-1].text == text:
+            return self._known[-1]
+        return _Known(text, self.llm.tokenizer.encode_parts([*before, (answer, True)]))
 
     def _parts(self, messages: list[Message]) -> list[Part]:
         fitted, said = self.template.fit_system(messages, **self.template_options)
@@ -294,13 +373,11 @@ class Conversation:
     def _warn(self, used: int, full: bool, turn: int) -> None:
         """Say it before it hurts: near the end, and where another turn as long as this one does not fit."""
         n_ctx = self.llm.n_ctx
-        then = (
-            "the oldest turns will be left out" if self.when_full == "drop" else "the conversation will stop"
-        )
+        then = "the oldest turns will be left out" if self.shifts else "the conversation will stop"
         if full:
             self.say(
                 f"the context is full: all {n_ctx} tokens are used; /undo or /clear make room, "
-                "and /set when_full drop lets the oldest turns go"
+                "and /set context_full shift lets the oldest turns go"
             )
             return
         if used > n_ctx:
@@ -335,4 +412,14 @@ def _after(parts: list[Part], n: int) -> list[Part]:
         if n < len(text):
             out.append((text[n:], is_data))
         n = max(0, n - len(text))
+    return out
+
+
+def _before(parts: list[Part], n: int) -> list[Part]:
+    """The first n characters of the parts."""
+    out: list[Part] = []
+    for text, is_data in parts:
+        if n > 0:
+            out.append((text[:n], is_data))
+        n -= len(text)
     return out

@@ -67,6 +67,10 @@ class Lines:
     def keep(self, stop: Stop) -> None:
         """A pipe waits by itself."""
 
+    def leave(self, error: SystemExit) -> bool:
+        """A line from a pipe is not waited for any more when this is raised in the middle."""
+        return False
+
 
 class Prompt:
     """Messages from a terminal, with editing, history and completion."""
@@ -123,6 +127,22 @@ class Prompt:
     def keep(self, stop: Stop) -> None:
         """Take what was typed while the answer comes."""
         keep_keys(self._session.input, stop.set)
+
+    def leave(self, error: SystemExit) -> bool:
+        """End the editor with this error; False where it is not at work.
+
+        Raised in the middle of it, by a signal, the error would leave the terminal as it is.
+        """
+        app = self._session.app
+        if not app.is_running or app.loop is None:
+            return False
+        app.loop.call_soon_threadsafe(self._end, error)
+        return True
+
+    def _end(self, error: SystemExit) -> None:
+        app = self._session.app
+        if app.future is not None and not app.future.done():
+            app.exit(exception=error)
 
     def _ask(self, default: str) -> str | None:
         warned = False
@@ -232,7 +252,7 @@ def _completer(commands: dict[str, str], completions: Callable[[str], Iterable[s
                 for command, help in commands.items():
                     if command.startswith(name):
                         yield Completion(command, start_position=-len(name), display_meta=help)
-            elif name in ("/read", "/load", "/save", "/export", "/model"):
+            elif name in ("/read", "/load", "/save", "/save!", "/export", "/export!", "/model"):
                 from prompt_toolkit.document import Document as Part
 
                 yield from paths.get_completions(Part(rest), event)

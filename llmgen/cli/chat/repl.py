@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from llmgen.cli.chat import commands, store
-from llmgen.cli.chat.conversation import Conversation
-from llmgen.cli.chat.interrupts import Stop
+from llmgen.cli.chat import commands, kept, store
+from llmgen.cli.chat.conversation import Conversation, State
+from llmgen.cli.chat.interrupts import Leaving, Stop
+from llmgen.cli.chat.joined import JoinedStream
 from llmgen.cli.chat.screen import AnswerScreen, Think
 from llmgen.cli.exits import INTERRUPTED
-from llmgen.cli.output import note, print_json, visible
+from llmgen.cli.output import note, print_json, shorten, visible
 from llmgen.cli.streaming import follow
 from llmgen.errors import LLMGenError, UsageError
 
 if TYPE_CHECKING:
-    from llmgen.generation import GenerationResult, GenerationStream
+    from llmgen.generation import GenerationResult
+
+_SAVE_EVERY_S = 5.0
+"""An answer that is being made is saved this often: what a crash or a power cut can cost."""
 
 
 class Reader(Protocol):
@@ -39,6 +44,9 @@ class Reader(Protocol):
     def keep(self, stop: Stop) -> None:
         """Between two pieces of an answer: look after the keys."""
 
+    def leave(self, error: SystemExit) -> bool:
+        """From a signal's handler: raise this where a message is waited for; False where it cannot."""
+
 
 class Repl:
     """Reads messages and shows answers until the input ends or the user leaves."""
@@ -53,8 +61,12 @@ class Repl:
         markdown: bool,
         json: bool,
         keep: bool,
+        piped: bool = False,
     ) -> None:
-        """``change`` makes a conversation go on with another model; ``keep``: save it as it grows."""
+        """``change`` makes a conversation go on with another model; ``keep``: save it as it grows.
+
+        ``piped``: nobody types it.
+        """
         self.talk = talk
         self.path = path
         self.files: list[tuple[str, str]] = []
@@ -64,27 +76,53 @@ class Repl:
         self._think: Think = think
         self._markdown = markdown
         self.json = json
+        self.title: str | None = None
+        self.own_files: set[Path] = set()
+        """What was saved to or loaded from, and so may be written over."""
         self._keep = keep
-        self._file = store.new_file()
+        self._piped = piped
+        self._file = kept.KeptFile.new(piped)
+        self._saved_at = 0.0
+        self._leaving = Leaving()
         self._turn = 0
         self._failed = False
         self._interactive = False
 
-    def run(self, reader: Reader, interactive: bool) -> int:
-        """Run to the end; returns the exit code: 1 where a scripted message got no answer."""
+    def run(self, reader: Reader, interactive: bool, first: str | None = None) -> int:
+        """Run to the end, beginning with the message ``first``.
+
+        Returns the exit code: 1 where a scripted message got no answer.
+        """
         self.reader, self._interactive = reader, interactive
-        while True:
+        self._leaving.way_out = reader.leave
+        with self._leaving.noticed():
             try:
-                line = self._read()
-                if line is None or not self._handle(line):
-                    break
+                code = self._run(first)
+            except OSError:  # a terminal that was closed cannot be written to
+                self._leaving.leave_now()
+                raise
+            finally:
+                self._file.close()
+            self._leaving.leave_now()
+            return code
+
+    def _run(self, first: str | None) -> int:
+        goes_on = True
+        while goes_on:
+            try:
+                if first is not None:
+                    text, first = first, None
+                    self._say(text)
+                else:
+                    line = self._read()
+                    goes_on = line is not None and self._handle(line)
             except LLMGenError as error:
                 note(f"error: {visible(error)}")
             except KeyboardInterrupt:
-                if not interactive:
+                if not self._interactive:
                     return INTERRUPTED
                 note("interrupted")
-        return int(self._failed and not interactive)
+        return int(self._failed and not self._interactive)
 
     def _read(self) -> str | None:
         try:
@@ -99,10 +137,13 @@ class Repl:
             with self.reader.obeying():
                 return commands.obey(self, line)
         if line.strip():
-            text = self._with_files(line[1:] if line.startswith("//") else line)
-            self.answer(lambda: self.talk.ask(text))
-            self.files = []
+            self._say(line[1:] if line.startswith("//") else line)
         return True
+
+    def _say(self, message: str) -> None:
+        text = self._with_files(message)
+        if self.answer(lambda: self.talk.ask(text)):
+            self.files = []
 
     def _with_files(self, line: str) -> str:
         """The message with the files that were read for it."""
@@ -111,24 +152,24 @@ class Repl:
 
     # -- answers
 
-    def answer(self, start: Callable[[], GenerationStream]) -> None:
-        """Show the answer that ``start`` begins, and keep it; without one, nothing has changed."""
+    def answer(self, start: Callable[[], JoinedStream]) -> bool:
+        """Show the answer that ``start`` begins, and keep it; False, and nothing has changed, without one."""
         self._turn += 1
-        self._close(self._make(start, self.talk.add))
+        result = self._make(start)
+        self._close(result)
+        return not _is_nothing(result)
 
     def go_on(self) -> None:
         """Show what follows the last answer."""
-        result = self._make(self.talk.go_on, self.talk.extend)
-        if not result.text.strip() and result.finish_reason != "interrupted":
+        result = self._make(self.talk.go_on)
+        if not result.text.strip() and result.finish_reason == "stop":
             note("the model has nothing to add")
         self._close(result)
 
-    def _make(
-        self, start: Callable[[], GenerationStream], keep: Callable[[GenerationResult], None]
-    ) -> GenerationResult:
-        """The result, kept; an error leaves the messages as they were."""
-        before = list(self.talk.messages)
-        with self.reader.answering() as stop:
+    def _make(self, start: Callable[[], JoinedStream]) -> GenerationResult:
+        """The result, kept; an error, or Ctrl-C before the first token, leaves the messages as they were."""
+        before, stream = self.talk.state(), None
+        with self.reader.answering() as stop, self._leaving.stopping(stop):
             try:
                 self.talk.cancel = stop
                 with stop.raising_when_repeated():
@@ -136,13 +177,25 @@ class Repl:
                 self.autosave()
                 result = self._follow(stream, stop)
             except BaseException as error:
-                self.talk.messages = before
-                self.autosave()
+                if stream is not None:
+                    stream.close()
+                self._settle(before, stream.result if stream else None, error)
                 self._unanswered(error)
                 raise
-            keep(result)
-            self.autosave()
+            self._settle(before, result)
+        self._leaving.leave_now()
         return result
+
+    def _settle(
+        self, before: State, result: GenerationResult | None, error: BaseException | None = None
+    ) -> None:
+        """Keep what there is of an answer, also where it can be shown no longer: its terminal may be gone."""
+        shown = result is not None and not _is_nothing(result) and not isinstance(error, LLMGenError)
+        if shown and result is not None:
+            self.talk.keep(result)
+        elif not self._leaving.asked:  # else the question waits for --resume
+            self.talk.restore(before)
+        self.autosave()
 
     def _unanswered(self, error: BaseException) -> None:
         """A script is told that a message got no answer."""
@@ -150,9 +203,9 @@ class Repl:
         if self.json and isinstance(error, LLMGenError):
             print_json({"turn": self._turn, "error": str(error)})
 
-    def _follow(self, stream: GenerationStream, stop: Stop) -> GenerationResult:
+    def _follow(self, stream: JoinedStream, stop: Stop) -> GenerationResult:
         if self.json:
-            result = follow(stream, lambda text: self.reader.keep(stop))
+            result = follow(stream, lambda text: self._between(stop))
             print_json({"turn": self._turn, **self._exchange(), **result.as_dict()})
             sys.stdout.flush()
             return result
@@ -160,12 +213,18 @@ class Repl:
 
         def show(text: str) -> None:
             screen.show(text)
-            self.reader.keep(stop)
+            self._between(stop)
 
         try:
             return follow(stream, show)
         finally:
             screen.finish()
+
+    def _between(self, stop: Stop) -> None:
+        """Between two pieces of an answer."""
+        self.reader.keep(stop)
+        if time.monotonic() - self._saved_at >= _SAVE_EVERY_S:
+            self.autosave(self.talk.draft())
 
     def _exchange(self) -> dict[str, Any]:
         users = [m["content"] for m in self.talk.messages if m["role"] == "user"]
@@ -173,13 +232,18 @@ class Repl:
 
     def _close(self, result: GenerationResult) -> None:
         """Say how the answer ended, where that is not as usual."""
-        if result.finish_reason not in ("stop", "interrupted") and result.finish_detail != "context_full":
+        if result.finish_reason == "timeout" and _is_nothing(result):
+            note("[timeout before the first word: nothing has changed]")
+        elif result.finish_reason not in ("stop", "interrupted") and result.finish_detail != "context_full":
             how = "/continue goes on" if result.finish_detail == "max_tokens" else "/regen tries again"
             note(f"[{result.finish_reason}: {result.finish_detail}; {how}]")
         elif result.finish_reason == "interrupted":
             if not self._interactive:
                 raise KeyboardInterrupt
-            note("[interrupted; /continue goes on]")
+            if _is_nothing(result):
+                note("[interrupted before the first word: nothing has changed; Up brings the message again]")
+            else:
+                note("[interrupted; /continue goes on]")
 
     # -- what commands need
 
@@ -190,23 +254,36 @@ class Repl:
         shown = "" if speed is None else f" | {speed:.1f} tokens/s"
         return f"{visible(self.path.stem)} | {used} / {n_ctx} tokens ({used / n_ctx:.0%}){shown}"
 
-    def content(self) -> dict[str, Any]:
-        """What is saved of the conversation."""
-        return {"model": str(self.path), "messages": self.talk.messages}
+    def content(self, messages: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+        """What is saved of the conversation; ``messages``: in place of those that it has."""
+        title = {} if self.title is None else {"title": self.title}
+        return {**title, "model": str(self.path), "messages": messages or self.talk.messages}
 
     def begin_file(self) -> None:
         """From here on it is another conversation."""
-        self._file = store.new_file()
+        self._file.close()
+        self._file = kept.KeptFile.new(self._piped)
+        self.title = None
 
-    def autosave(self) -> None:
+    def autosave(self, messages: list[dict[str, Any]] | None = None) -> None:
         """Keep the conversation for --resume; that it cannot be kept is said once."""
         if not self._keep:
             return
+        self._saved_at = time.monotonic()
         try:
-            new = not self._file.exists()
-            store.save(self._file, self.content())
-            if new:
-                store.prune()
+            new = not self._file.path.exists()
+            if not any(message["role"] == "user" for message in self.talk.messages):
+                self._file.discard()
+            elif not self._file.write(self.content(messages)):
+                old, self._file = self._file, kept.KeptFile.new(self._piped)
+                old.close()
+                self._file.write(self.content(messages))
+                note(
+                    f"another program has changed {visible(old.path.name)}; "
+                    "this conversation goes on in a file of its own"
+                )
+            elif new:
+                kept.prune()
         except (LLMGenError, OSError) as error:
             self._keep = False
             note(f"the conversation is not kept for --resume: {visible(error)}")
@@ -216,15 +293,32 @@ class Repl:
         saved = store.load(path)
         self.talk.replace(saved["messages"])
         self.begin_file()
+        self.own_files.add(path.resolve())
         note(f"{len(self.talk.messages)} messages from {visible(path)}")
 
-    def resume(self) -> None:
-        """Go on with the latest conversation, in its file."""
-        path = store.latest_file()
-        self.load(path)
-        self._file = path
+    def resume(self, entry: kept.Entry) -> None:
+        """Go on with a conversation in its file, or in another one where a second terminal has it open."""
+        file = kept.KeptFile(entry.path)
+        ours = self._keep and file.take()
+        self.talk.replace(store.load(entry.path)["messages"])
+        self.begin_file()
+        self.title = entry.title if entry.named else None
+        note(f"{len(self.talk.messages)} messages of {visible(shorten(entry.title, 60))!r}")
+        if self.talk.messages and self.talk.messages[-1]["role"] == "user":
+            note("the last message has no answer yet: /regen answers it, /undo takes it back")
+        if ours:
+            if not self._piped:
+                file.adopt()
+            self._file = file
+        elif self._keep:
+            note("it is open in another terminal: this one goes on with a copy of it")
 
     def change_model(self, model: str) -> None:
         """Go on with another model; where that fails, with this one."""
         self.path = self._change(self.talk, model)
         note(f"{visible(self.path.stem)} reads the conversation with the next message")
+
+
+def _is_nothing(result: GenerationResult) -> bool:
+    """Whether an answer was stopped before it began."""
+    return not result.token_ids and result.finish_reason in ("interrupted", "timeout")

@@ -11,13 +11,12 @@ from typing import Any, BinaryIO
 
 import platformdirs
 
-from llmgen.errors import LLMGenError, UsageError
+from llmgen.errors import LLMGenError
 from llmgen.files import replacing
 
 STATE_VARIABLE = "LLMGEN_STATE"
 FORMAT = "llmgen conversation"
 VERSION = 1
-_KEPT = 100
 _MOST_BYTES = 64 << 20
 _TEXTS = ("role", "content", "reasoning_content")
 
@@ -26,26 +25,6 @@ def state_folder() -> Path:
     """Where the history and the latest conversations are: $LLMGEN_STATE, else the user's folder for that."""
     chosen = os.environ.get(STATE_VARIABLE)
     return Path(chosen) if chosen else Path(platformdirs.user_state_dir("llmgen", appauthor=False))
-
-
-def new_file() -> Path:
-    """A file for a conversation that begins now; the names sort by time."""
-    now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
-    return state_folder() / "chats" / f"{now}-{os.getpid()}.json"
-
-
-def latest_file() -> Path:
-    """The conversation that was written last.  Raises UsageError where there is none."""
-    files = sorted((state_folder() / "chats").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
-    if not files:
-        raise UsageError("there is no conversation to resume yet; leave --resume out")
-    return files[-1]
-
-
-def prune() -> None:
-    """Keep only the latest conversations that were saved by themselves."""
-    for path in sorted((state_folder() / "chats").glob("*.json"))[:-_KEPT]:
-        path.unlink(missing_ok=True)
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -69,10 +48,11 @@ def open_file(path: Path) -> BinaryIO:
 def write_atomically(path: Path, text: str) -> None:
     """Put the text into a file that only the user may read; a failure leaves the file as it was.
 
-    Raises LLMGenError.
+    Raises LLMGenError; also where there is no such folder, whose name may be a slip.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            raise LLMGenError(f"cannot write {path}: there is no folder {path.parent}; make it first")
         # A link stays a link; what it leads to is replaced.
         target = path.resolve()
         if target.exists() and not target.is_file():  # a device would be replaced by a file

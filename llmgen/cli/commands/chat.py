@@ -46,7 +46,7 @@ _WITHOUT_THOUGHTS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 class WhenFull(StrEnum):
-    """What to do when the context is full."""
+    """The earlier names of --context-full's values here."""
 
     stop = "stop"
     drop = "drop"
@@ -57,6 +57,13 @@ class WhenFull(StrEnum):
 @sampling_options
 def command(
     model: ModelArgument,
+    message: Annotated[
+        str | None, typer.Argument(metavar="MESSAGE", help="The first message.", show_default=False)
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option("--file", "-f", metavar="FILE", help="A text file for the first message (repeatable)."),
+    ] = None,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")] = None,
     template: TemplateOption = None,
     think: Annotated[
@@ -64,11 +71,19 @@ def command(
     ] = Think.show,
     no_markdown: Annotated[bool, typer.Option("--no-markdown", help="Show answers as they are.")] = False,
     when_full: Annotated[
-        WhenFull,
-        typer.Option("--when-full", help="A full context: stop, or drop the oldest turns (said aloud)."),
-    ] = WhenFull.stop,
+        WhenFull | None,
+        typer.Option("--when-full", hidden=True, help="drop is --context-full shift."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout for each answer.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest conversation.")] = False,
+    open: Annotated[
+        str | None,
+        typer.Option(
+            "--open",
+            metavar="CHAT",
+            help="Go on with a conversation: its title, id or number in llmgen chats.",
+        ),
+    ] = None,
     no_save: Annotated[bool, typer.Option("--no-save", help="Do not keep it for --resume.")] = False,
     *,
     engine: EngineOptions,
@@ -77,19 +92,25 @@ def command(
     """Talk with a model.
 
     Type a message and Enter; /help lists the commands. Without a terminal, every
-    line of stdin is a message or a command.
+    line of stdin is a message or a command, after MESSAGE.
     """
+    from llmgen.cli.chat import kept
+    from llmgen.cli.chat.commands import attach
     from llmgen.cli.chat.conversation import Conversation
     from llmgen.cli.chat.repl import Repl
 
     if sampling.logprobs is not None and not json:
         raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
+    if resume and open is not None:
+        raise UsageError("--resume and --open both choose the conversation; give one of them")
+    chosen = kept.find(open) if open is not None else kept.latest() if resume else None
+    sampling = _when_full(sampling, when_full)
     models = _Models(engine, template, think)
     path = model_path(model)
     try:
         llm, used = models.open(path)
         talk = Conversation(
-            *(llm, used, sampling, _say, when_full.value),
+            *(llm, used, sampling, _say),
             template_options=_options(used, think),
             stops=used.stops,
         )
@@ -102,16 +123,30 @@ def command(
             markdown=not no_markdown,
             json=json,
             keep=not no_save,
+            piped=not sys.stdin.isatty(),
         )
-        if resume:
-            repl.resume()
+        if chosen is not None:
+            repl.resume(chosen)
             talk.system = talk.system if system is None else system
+        for path in file or ():
+            attach(repl, path)
         with closing(talk):
-            code = _run(repl)
+            code = _run(repl, message)
     finally:
         models.close()
     if code:
         raise typer.Exit(code)
+
+
+def _when_full(sampling: SamplingParams, when_full: WhenFull | None) -> SamplingParams:
+    """``--when-full`` is the earlier name of ``--context-full`` here."""
+    if when_full is None:
+        return sampling
+    if when_full is WhenFull.stop and sampling.context_full == "shift":
+        raise UsageError("--when-full stop contradicts --context-full shift; give one of them")
+    from llmgen.cli.chat.commands import WHEN_FULL
+
+    return sampling.with_(context_full=WHEN_FULL[when_full.value])
 
 
 class _Models:
@@ -151,20 +186,20 @@ class _Models:
         self._open.close()
 
 
-def _run(repl: Repl) -> int:
+def _run(repl: Repl, first: str | None) -> int:
     """With a terminal to type at, or a pipe to read from."""
     from llmgen.cli.chat import commands
     from llmgen.cli.chat.keyboard import quiet_terminal
     from llmgen.cli.chat.reading import Lines, Prompt
 
     if not sys.stdin.isatty():
-        return repl.run(Lines(), interactive=False)
+        return repl.run(Lines(), interactive=False, first=first)
     if hasattr(sys.stdin, "reconfigure"):
         sys.stdin.reconfigure(encoding="utf-8")  # as everywhere, whatever the locale says
     note("/help lists the commands; Ctrl-D leaves")
     prompt = Prompt(commands.HELP, lambda line: commands.completions(repl, line), repl.status)
     with quiet_terminal():
-        return repl.run(prompt, interactive=True)
+        return repl.run(prompt, interactive=True, first=first)
 
 
 def _say(sentence: str) -> None:
