@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -28,36 +28,70 @@ _CACHED_STEPS = 20
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to measure: sizes in tokens; ``kv_cache`` False recomputes the whole prefix for each token."""
+class Test:
+    """One test: ``n_prompt`` tokens in one go, then ``n_generate`` one by one, after ``depth`` others."""
 
     n_prompt: int
     n_generate: int
-    depths: tuple[int, ...]
+    depth: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that count."""
+        return self.n_prompt + self.n_generate
+
+    @property
+    def name(self) -> str:
+        """``pp512``, ``tg128`` or ``pp512+tg128``: the names that llama-bench uses."""
+        parts = [f"pp{self.n_prompt}"] if self.n_prompt else []
+        return "+".join(parts + ([f"tg{self.n_generate}"] if self.n_generate else []))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    ``kv_cache`` False recomputes the whole prefix for each generated token; ``details``
+    adds what :meth:`Bench.details` measures.
+    """
+
+    tests: tuple[Test, ...]
     repetitions: int
     kv_cache: bool = True
+    details: bool = False
+
+    @property
+    def generates(self) -> bool:
+        """Whether some test does nothing but generate with the cache, so that its reading can be told."""
+        return any(self.weights_count(test) for test in self.tests)
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt, at least one."""
+        return max(1, *(test.n_prompt for test in self.tests))
 
     @property
     def n_ctx(self) -> int:
         """The context that the largest of all measurements needs."""
-        tests = max(self.depths) + max(self.n_prompt, self.n_generate)
-        return max(
-            tests, self.n_prompt + _SAMPLED_STEPS + 1, _CACHE_TOKENS + _CACHED_STEPS, _WARM_UP_TOKENS + 1
-        )
+        needs = [_WARM_UP_TOKENS + 1, *(test.depth + test.tokens for test in self.tests)]
+        if self.details:
+            needs += [self.longest_prompt + _SAMPLED_STEPS + 1, _CACHE_TOKENS + _CACHED_STEPS]
+        return max(needs)
+
+    def weights_count(self, test: Test) -> bool:
+        """Whether a token of this test reads all weights once."""
+        return self.kv_cache and not test.n_prompt
 
 
 @dataclass(frozen=True)
 class Row:
-    """One test: its repetitions in tokens per second.
+    """A test that was run: its repetitions in tokens per second.
 
-    ``weight_bytes`` is what one generated token reads of the weights; 0 for
-    prompt processing, where many tokens share one reading.
+    ``weight_bytes`` is what one token reads of the weights, where that can be told: in
+    a prompt many tokens share one reading.
     """
 
-    test: str
-    threads: int
-    depth: int
-    tokens: int
+    test: Test
     rates: tuple[float, ...]
     weight_bytes: int = 0
 
@@ -67,9 +101,9 @@ class Row:
         return statistics.fmean(self.rates)
 
     @property
-    def spread(self) -> float:
-        """Sample standard deviation of the repetitions; 0 for one."""
-        return statistics.stdev(self.rates) if len(self.rates) > 1 else 0.0
+    def spread(self) -> float | None:
+        """Sample standard deviation of the repetitions; None for one, which has none."""
+        return statistics.stdev(self.rates) if len(self.rates) > 1 else None
 
     @property
     def weight_rate(self) -> float | None:
@@ -78,15 +112,24 @@ class Row:
 
 
 @dataclass
-class Report:
-    """Everything that was measured with one number of threads."""
+class Run:
+    """Everything that was measured with one model and one number of threads.
 
+    ``read_rate`` is the machine's, in bytes per second; None where no test is compared with it.
+    """
+
+    model: str
+    size: int
+    parameters: int
+    quantization: str
     threads: int
-    load_s: float
-    read_rate: float
+    kv_type: str
     kv_bytes_per_token: int
+    kv_cache: bool
+    load_s: float
+    read_rate: float | None = None
     rows: list[Row] = field(default_factory=list)
-    extras: dict[str, float] = field(default_factory=dict)
+    details: dict[str, float] = field(default_factory=dict)
 
 
 def read_bandwidth(threads: int, repetitions: int = 3) -> float:
@@ -122,42 +165,62 @@ def token_source(vocab_size: int) -> Callable[[int], list[int]]:
 
 
 class Bench:
-    """The tests over one loaded model."""
+    """The tests over one loaded model.  A context manager: it holds a KV cache."""
 
-    def __init__(self, model: Model, file: GGUFFile, plan: Plan, tick: Callable[[str], None]) -> None:
-        """``tick`` is called with the name of each test when it begins."""
+    def __init__(self, model: Model, file: GGUFFile, plan: Plan) -> None:
         self.model = model
         self.plan = plan
-        self.tick = tick
         self.tokens = token_source(model.config.vocab_size)
         self.weight_bytes = weight_bytes_per_token(file)
+        self._seq: Sequence | None = None
 
-    def rows(self) -> Iterable[Row]:
-        """Measure prompt processing and generation at every depth, one row after the other."""
-        with closing(self.model.new_sequence()) as seq:
-            self._warm_up(seq)
-            for depth in self.plan.depths:
-                yield from self._at_depth(seq, depth)
+    def __enter__(self) -> Bench:
+        return self
 
-    def _warm_up(self, seq: Sequence) -> None:
-        """Use both paths once, so that no test pays for the first touch of weights and threads."""
-        self.model.prefill(seq, self.tokens(_WARM_UP_TOKENS), logits="last")
-        self.model.decode([seq], self.tokens(1))
+    def __exit__(self, *exception: object) -> None:
+        self._release()
 
-    def _at_depth(self, seq: Sequence, depth: int) -> Iterable[Row]:
-        plan = self.plan
-        prefix = self.tokens(depth)
-        if plan.n_prompt:
-            self.tick(f"prompt of {plan.n_prompt} at {depth}")
-            rates = [self._prompt(seq, prefix) for _ in range(plan.repetitions)]
-            yield Row(f"pp{plan.n_prompt}", self.model.n_threads, depth, plan.n_prompt, tuple(rates))
-        if plan.n_generate:
-            step = self._step if plan.kv_cache else self._step_without_cache
-            self.tick(f"generation of {plan.n_generate} at {depth}")
-            rates = [self._generate(seq, prefix, step) for _ in range(plan.repetitions)]
-            name = f"tg{plan.n_generate}" + ("" if plan.kv_cache else " no cache")
-            read = self.weight_bytes if plan.kv_cache else 0
-            yield Row(name, self.model.n_threads, depth, plan.n_generate, tuple(rates), read)
+    def measure(self, test: Test) -> Row:
+        """Run one test as often as the plan says."""
+        seq = self._sequence()
+        prefix = self.tokens(test.depth)
+        rates = tuple(self._once(seq, test, prefix) for _ in range(self.plan.repetitions))
+        return Row(test, rates, self.weight_bytes if self.plan.weights_count(test) else 0)
+
+    def details(self) -> dict[str, float]:
+        """The first token's time, the sampler's share of a step, and a step without the cache."""
+        self._release()  # these have caches of their own
+        return {**self._first_token_and_sampler(), **self._cache_speedup()}
+
+    def _sequence(self) -> Sequence:
+        """The tests' sequence.  With the first, both paths are used once: no test pays for their first touch."""
+        if self._seq is None:
+            self._seq = self.model.new_sequence()
+            self.model.prefill(self._seq, self.tokens(_WARM_UP_TOKENS), logits="last")
+            self.model.decode([self._seq], self.tokens(1))
+        return self._seq
+
+    def _release(self) -> None:
+        if self._seq is not None:
+            self._seq.close()
+            self._seq = None
+
+    def _once(self, seq: Sequence, test: Test, prefix: list[int]) -> float:
+        """Tokens per second of a test after the prefix; the tokens are given, nothing is sampled.
+
+        A prompt ends with its last token's logits, and a generated token with its own.
+        """
+        self._fill(seq, prefix)
+        prompt, generated = self.tokens(test.n_prompt), self.tokens(test.n_generate)
+        step = self._step if self.plan.kv_cache else self._step_without_cache
+        so_far = [*prefix, *prompt]
+        started = time.perf_counter()
+        if prompt:
+            self.model.prefill(seq, prompt, logits="last")
+        for token in generated:
+            so_far.append(token)
+            step(seq, so_far)
+        return test.tokens / (time.perf_counter() - started)
 
     def _fill(self, seq: Sequence, prefix: list[int]) -> None:
         """Bring the cache to exactly the prefix, by cutting it back where that is possible."""
@@ -168,27 +231,6 @@ class Bench:
         if prefix:
             self.model.prefill(seq, prefix, logits="none")
 
-    def _prompt(self, seq: Sequence, prefix: list[int]) -> float:
-        """Tokens per second of one prompt after the prefix, its last logits included."""
-        self._fill(seq, prefix)
-        tokens = self.tokens(self.plan.n_prompt)
-        started = time.perf_counter()
-        self.model.prefill(seq, tokens, logits="last")
-        return len(tokens) / (time.perf_counter() - started)
-
-    def _generate(
-        self, seq: Sequence, prefix: list[int], step: Callable[[Sequence, list[int]], None]
-    ) -> float:
-        """Tokens per second of generation after the prefix; the tokens are given, nothing is sampled."""
-        self._fill(seq, prefix)
-        so_far = list(prefix)
-        tokens = self.tokens(self.plan.n_generate)
-        started = time.perf_counter()
-        for token in tokens:
-            so_far.append(token)
-            step(seq, so_far)
-        return len(tokens) / (time.perf_counter() - started)
-
     def _step(self, seq: Sequence, so_far: list[int]) -> None:
         """One generated token with the cache."""
         self.model.decode([seq], so_far[-1:])
@@ -198,12 +240,11 @@ class Bench:
         seq.clear()
         self.model.prefill(seq, so_far, logits="last")
 
-    def cache_speedup(self) -> dict[str, float]:
+    def _cache_speedup(self) -> dict[str, float]:
         """Compare a step with the cache and one that recomputes, both after 256 tokens.
 
         Returns the median seconds of either and their ratio.
         """
-        self.tick(f"KV cache against recomputing at {_CACHE_TOKENS}")
         prefix = self.tokens(_CACHE_TOKENS)
         steps = min(5, self.plan.repetitions)
         with closing(self.model.new_sequence()) as seq:
@@ -212,13 +253,12 @@ class Bench:
             recomputed = _median(lambda: self._step_without_cache(seq, prefix), steps)
         return {"cached_step_s": cached, "recomputed_step_s": recomputed, "speedup": recomputed / cached}
 
-    def first_token_and_sampler(self) -> dict[str, float]:
+    def _first_token_and_sampler(self) -> dict[str, float]:
         """Seconds from a prompt to its first token, and what one call of the sampler takes of a step."""
         from llmgen.generation import Sampler, SamplingParams
 
-        self.tick("time to first token, sampler")
         sampler = Sampler(SamplingParams(seed=0), self.model.config.vocab_size)
-        prompt = self.tokens(max(1, self.plan.n_prompt))
+        prompt = self.tokens(self.plan.longest_prompt)
         with closing(self.model.new_sequence()) as seq:
             started = time.perf_counter()
             logits: Any = self.model.prefill(seq, prompt, logits="last")

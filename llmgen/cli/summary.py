@@ -24,6 +24,22 @@ def quant_mix(file: GGUFFile) -> dict[str, dict[str, Any]]:
     return dict(sorted(mix.items(), key=lambda item: -item[1]["bytes"]))
 
 
+# general.file_type, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md: what the weights were made to be;
+# a mix such as Q4_K_M has several types, and little of the one that names it where a vocabulary is large.
+_FILE_TYPES = {
+    **{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 32: "BF16"},
+    **{10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M"},
+    **{16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 21: "Q2_K_S", 25: "IQ4_NL", 30: "IQ4_XS"},
+}
+
+
+def quantization_name(file: GGUFFile) -> str:
+    """What the file's quantization is called, ``Q4_K_M``; where it does not say, the types that take most of it."""
+    file_type = file.metadata.get("general.file_type")
+    named = _FILE_TYPES.get(file_type) if isinstance(file_type, int) else None
+    return named or ", ".join(list(quant_mix(file))[:2])
+
+
 def describe_file(file: GGUFFile) -> dict[str, Any]:
     """The file itself: paths, sizes, what it calls itself, its tensors by type."""
     n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())

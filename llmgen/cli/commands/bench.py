@@ -2,35 +2,71 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from llmgen import hub
+from llmgen.cli.bench_output import Format, Report, report_for
 from llmgen.cli.config import configurable
-from llmgen.cli.models import ModelArgument, model_path
+from llmgen.cli.loading import compiling
+from llmgen.cli.models import complete_model, model_path
 from llmgen.cli.options import THREADS_VARIABLE
-from llmgen.cli.output import print_json, size, table
-from llmgen.errors import UsageError
+from llmgen.cli.output import note, visible
+from llmgen.cli.verbose import VerboseOption, log_if
+from llmgen.errors import LLMGenError, UsageError
 
 if TYPE_CHECKING:
-    from llmgen.cli.benchmark import Plan, Report, Row
+    from llmgen.cli.benchmark import Bench, Plan, Run, Test
+    from llmgen.gguf import GGUFFile
+    from llmgen.model import Model
+
+_T = TypeVar("_T")
+_MOST = 2**31 - 1
+_PROMPT, _GENERATE = "512", "128"
 
 
 @configurable
 def command(
-    model: ModelArgument,
+    model: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL",
+            help="Paths of .gguf files, or names that `llmgen list` shows.",
+            autocompletion=complete_model,
+            show_default=False,
+        ),
+    ],
     n_prompt: Annotated[
-        int, typer.Option("-p", "--n-prompt", min=0, help="Prompt tokens; 0 leaves the test out.")
-    ] = 512,
+        str | None,
+        typer.Option(
+            *("-p", "--n-prompt"),
+            metavar="N,...",
+            help="Tests of a prompt of N tokens; 0 for none.",
+            show_default=f"{_PROMPT}; none beside -pg",
+        ),
+    ] = None,
     n_generate: Annotated[
-        int, typer.Option("-n", "--n-gen", min=0, help="Generated tokens; 0 leaves the test out.")
-    ] = 128,
+        str | None,
+        typer.Option(
+            *("-n", "--n-gen"),
+            metavar="N,...",
+            help="Tests of N generated tokens; 0 for none.",
+            show_default=f"{_GENERATE}; none beside -pg",
+        ),
+    ] = None,
+    prompt_generate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-pg", "--pg", metavar="P,N", help="A test of P prompt and then N generated tokens (repeatable)."
+        ),
+    ] = None,
     depths: Annotated[
         str, typer.Option("-d", "--depth", metavar="N,...", help="Tokens already in the context.")
     ] = "0",
@@ -52,166 +88,194 @@ def command(
         bool,
         typer.Option("--no-kv-cache", help="Generate by recomputing the whole prefix for each token."),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="The table as CSV on stdout.")] = False,
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details",
+            help="Also the time to the first token, the sampler's share of a step, and what the cache saves.",
+        ),
+    ] = False,
+    form: Annotated[
+        Format | None,
+        typer.Option(
+            "--format", help="How the results are written.", show_default="table", show_choices=True
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="The same as --format csv.")] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE.svg",
+            help="Draw tokens per second over depth and threads (.svg, .png or .pdf; needs llmgen[plot]).",
+        ),
+    ] = None,
+    verbose: VerboseOption = False,
 ) -> None:
     """Measure prompt processing (pp) and generation (tg) in tokens per second.
 
     The mean and the standard deviation of the repetitions; for generation also the
     bytes of weights read per second, and their share of what plain reading reaches
     on this machine with the same threads. No text is sampled: the tokens are random.
+    Ctrl-C ends it and keeps the tests that are done.
     """
-    if json and as_csv:
-        raise UsageError("--json and --csv exclude each other; give one of them")
-    if n_prompt == n_generate == 0:
-        raise UsageError("-p 0 and -n 0 leave nothing to measure; give one of them a number of tokens")
-    thread_counts = [None] if threads is None else _numbers("--threads", threads, least=1)
-    all_depths = tuple(_numbers("--depth", depths, least=0))
-    path = model_path(model)
+    chosen = _format(form, json, as_csv)
+    counts = [None] if threads is None else _numbers("--threads", threads, least=1)
+    all_depths = _numbers("--depth", depths, least=0)
+    pairs = _pairs(n_prompt, n_generate, prompt_generate or [])
+    if plot is not None:
+        from llmgen.cli import bench_plot
 
-    from llmgen.cli.benchmark import Plan
+        bench_plot.check(plot, all_depths, counts)
+    for name in model:
+        hub.find(name)  # refuses before anything is fetched or measured
+    log_if(verbose)
 
-    plan = Plan(n_prompt, n_generate, all_depths, repetitions, kv_cache=not no_kv_cache)
-    reports = []
-    with _ticker() as tick:
-        for count in thread_counts:
-            reports.append(_measure(path, plan, count, kv_type, tick))
-    if json:
-        print_json({"model": path.name, **_machine(), "runs": [_as_dict(report) for report in reports]})
-    elif as_csv:
-        _print_csv(path, reports)
-    else:
-        _print_table(path, reports)
+    from llmgen.cli.benchmark import Plan, Test
+
+    tests = tuple(Test(*pair, depth) for depth in all_depths for pair in pairs)
+    plan = Plan(tests, repetitions, kv_cache=not no_kv_cache, details=details)
+    work = _Work(plan, kv_type, report_for(chosen, plan), [])
+    trouble = work.run([(model_path(name), count) for name in model for count in counts])
+    runs = [run for run in work.runs if run.rows]
+    if runs:
+        work.report.end(runs, complete=trouble is None)
+        if plot is not None:
+            bench_plot.draw(plot, runs)
+            note(f"drawn: {visible(plot)}")
+    if trouble is not None:
+        raise trouble
+
+
+def _format(form: Format | None, json: bool, as_csv: bool) -> Format:
+    given = {form} if form is not None else set()
+    given |= {Format.JSON} if json else set()
+    given |= {Format.CSV} if as_csv else set()
+    if len(given) > 1:
+        raise UsageError("--format, --json and --csv exclude each other; give one of them")
+    return given.pop() if given else Format.TABLE
 
 
 def _numbers(flag: str, text: str, least: int) -> list[int]:
-    """Read ``0,4096``."""
+    """Read ``0,4096``; what is there twice counts once."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         numbers = []
-    if not numbers or min(numbers) < least:
+    if not numbers or min(numbers) < least or max(numbers) > _MOST:
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
         raise UsageError(
-            f"{flag} must be whole numbers of at least {least} with commas between, not {text!r}"
+            f"{flag} must be whole numbers from {least} to {_MOST} with commas between, not {shown!r}"
         )
-    return numbers
+    return list(dict.fromkeys(numbers))
 
 
-def _measure(
-    path: Path, plan: Plan, threads: int | None, kv_type: str | None, tick: Callable[[str], None]
-) -> Report:
-    """Load the model with so many threads and run every test."""
-    from llmgen.cli.benchmark import Bench, Report, read_bandwidth
-    from llmgen.gguf import GGUFFile
-    from llmgen.model import Model
+def _pairs(n_prompt: str | None, n_generate: str | None, both: list[str]) -> list[tuple[int, int]]:
+    """The prompt and generated tokens of each test; the defaults hold where nothing else is asked for."""
+    prompts = _numbers("-p", n_prompt or ("0" if both else _PROMPT), least=0)
+    generated = _numbers("-n", n_generate or ("0" if both else _GENERATE), least=0)
+    pairs = [*((n, 0) for n in prompts if n), *((0, n) for n in generated if n)]
+    for text in both:
+        pair = _numbers("-pg", text, least=1) if text.count(",") == 1 else []
+        if not pair:
+            raise UsageError(f"-pg must be prompt and generated tokens, such as 512,128, not {text[:40]!r}")
+        pairs.append((pair[0], pair[-1]))  # equal numbers count once
+    if not pairs:
+        raise UsageError("-p 0 and -n 0 leave nothing to measure; give one of them a number of tokens")
+    return list(dict.fromkeys(pairs))
 
-    with GGUFFile.open(path) as file:
-        tick("loading")
-        started = time.perf_counter()
-        options: dict[str, Any] = {"kv_type": kv_type} if kv_type else {}
-        model = Model.load(file, n_ctx=plan.n_ctx, n_threads=threads, **options)
+
+@dataclass
+class _Work:
+    """The tests of all models and thread counts; ``runs`` holds what is done, whatever ends it."""
+
+    plan: Plan
+    kv_type: str | None
+    report: Report
+    runs: list[Run]
+
+    def run(self, todo: list[tuple[Path, int | None]]) -> BaseException | None:
+        """Measure; returns what ended it early: the tests that are done are worth as much then."""
         try:
-            load_s = time.perf_counter() - started
-            tick("memory bandwidth")
-            report = Report(
-                model.n_threads, load_s, read_bandwidth(model.n_threads), model.kv_bytes_per_token
-            )
-            bench = Bench(model, file, plan, tick)
-            report.rows.extend(bench.rows())
-            report.extras |= bench.first_token_and_sampler()
-            report.extras |= bench.cache_speedup()
-        finally:
-            model.close()
-    return report
+            for path, threads in todo:
+                self._measure(path, threads)
+        except (KeyboardInterrupt, LLMGenError, MemoryError) as error:
+            if done := sum(len(run.rows) for run in self.runs):
+                note(f"ended after {done} of {len(todo) * len(self.plan.tests)} tests")
+            return error
+        return None
+
+    def _measure(self, path: Path, threads: int | None) -> None:
+        """Load the model with so many threads and run every test."""
+        from llmgen.cli.benchmark import Bench
+        from llmgen.gguf import GGUFFile
+        from llmgen.model import Model
+
+        options: dict[str, Any] = {"kv_type": self.kv_type} if self.kv_type else {}
+        with GGUFFile.open(path) as file:
+            with compiling() as progress:
+                started = time.perf_counter()
+                model = Model.load(
+                    file, n_ctx=self.plan.n_ctx, n_threads=threads, progress=progress, **options
+                )
+            try:
+                run = _begin(path, file, model, self.plan, time.perf_counter() - started)
+                self.runs.append(run)
+                with Bench(model, file, self.plan) as bench:
+                    self._tests(bench, run)
+            finally:
+                model.close()
+
+    def _tests(self, bench: Bench, run: Run) -> None:
+        from llmgen.cli.benchmark import read_bandwidth
+
+        if self.plan.generates:
+            run.read_rate = _watched("memory bandwidth", lambda: read_bandwidth(run.threads))
+        for test in self.plan.tests:
+            self._test(bench, run, test)
+        if self.plan.details:
+            run.details = _watched("details", bench.details)
+
+    def _test(self, bench: Bench, run: Run, test: Test) -> None:
+        what = f"{run.model}: {test.name}" + (f" at {test.depth}" if test.depth else "")
+        row = _watched(what, lambda: bench.measure(test))
+        run.rows.append(row)
+        self.report.row(run, row)
+
+
+def _begin(path: Path, file: GGUFFile, model: Model, plan: Plan, load_s: float) -> Run:
+    """What is known of a run before its tests."""
+    from llmgen.cli.benchmark import Run
+    from llmgen.cli.summary import describe_file, quantization_name
+
+    facts = describe_file(file)
+    return Run(
+        model=path.name,
+        size=facts["size"],
+        parameters=facts["parameters"],
+        quantization=quantization_name(file),
+        threads=model.n_threads,
+        kv_type=model.layout.kv_type,
+        kv_bytes_per_token=model.kv_bytes_per_token,
+        kv_cache=plan.kv_cache,
+        load_s=load_s,
+    )
+
+
+def _watched(what: str, work: Callable[[], _T]) -> _T:
+    """Do something while a terminal's stderr says what; the line is gone before results are written."""
+    with _status(what):
+        return work()
 
 
 @contextmanager
-def _ticker() -> Iterator[Callable[[str], None]]:
-    """Show on a terminal's stderr what is being measured."""
+def _status(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
-        yield lambda text: None
+        yield
         return
     from rich.console import Console
+    from rich.text import Text
 
-    with Console(stderr=True).status("") as status:
-        yield lambda text: status.update(text)
-
-
-def _machine() -> dict[str, str]:
-    from llmgen.cli.versions import cpu_name, kernel_level
-
-    return {"cpu": cpu_name(), "kernel_level": kernel_level()}
-
-
-def _columns(report: Report, row: Row) -> dict[str, Any]:
-    """One row of the table as numbers."""
-    rate = row.weight_rate
-    return {
-        "test": row.test,
-        "threads": row.threads,
-        "depth": row.depth,
-        "tokens_per_s": row.mean,
-        "spread": row.spread,
-        "weight_gb_per_s": rate and rate / 1e9,
-        "read_gb_per_s": report.read_rate / 1e9,
-        "share_of_read": rate and rate / report.read_rate,
-    }
-
-
-def _as_dict(report: Report) -> dict[str, Any]:
-    return {
-        "threads": report.threads,
-        "load_s": report.load_s,
-        "read_gb_per_s": report.read_rate / 1e9,
-        "kv_bytes_per_token": report.kv_bytes_per_token,
-        "tests": [{**_columns(report, row), "samples": list(row.rates)} for row in report.rows],
-        **report.extras,
-    }
-
-
-def _print_csv(path: Path, reports: list[Report]) -> None:
-    rows = [{"model": path.name, **_columns(report, row)} for report in reports for row in report.rows]
-    writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()})
-
-
-def _print_table(path: Path, reports: list[Report]) -> None:
-    machine = _machine()
-    table(
-        ("test", "threads", "depth", "tokens/s", "±", "weights GB/s", "of plain read"),
-        [_cells(_columns(report, row)) for report in reports for row in report.rows],
-        title=f"{path.name} on {machine['cpu']} ({machine['kernel_level']})",
-        right=range(1, 7),
-    )
-    for report in reports:
-        for line in _remarks(report):
-            print(line)
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    return [
-        row["test"],
-        str(row["threads"]),
-        str(row["depth"]),
-        f"{row['tokens_per_s']:.1f}",
-        f"{row['spread']:.1f}",
-        "" if row["weight_gb_per_s"] is None else f"{row['weight_gb_per_s']:.1f}",
-        "" if row["share_of_read"] is None else f"{row['share_of_read']:.0%}",
-    ]
-
-
-def _remarks(report: Report) -> list[str]:
-    """The figures that are no test of their own."""
-    extras = report.extras
-    return [
-        f"{report.threads} thread{'s' if report.threads > 1 else ''}: "
-        f"plain read {report.read_rate / 1e9:.1f} GB/s, loaded in {report.load_s:.2f} s",
-        f"  first token of a {extras['prompt_tokens']:.0f}-token prompt "
-        f"after {extras['first_token_s']:.3f} s; "
-        f"sampler {extras['sampler_share']:.1%} of a step",
-        f"  KV cache {size(report.kv_bytes_per_token)} per token; at 256 tokens a step is "
-        f"{extras['speedup']:.1f} times faster with it than recomputing "
-        f"({extras['cached_step_s'] * 1e3:.1f} ms, {extras['recomputed_step_s'] * 1e3:.1f} ms)",
-    ]
+    with Console(stderr=True).status(Text(visible(what))):
+        yield
