@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from llmgen.cli import exits
@@ -13,9 +14,18 @@ if TYPE_CHECKING:
     from llmgen.generation import Beam, BeamOptions, GenerationResult, SamplingParams
 
 SEPARATOR = "---"
+Head = Callable[["GenerationResult"], dict[str, Any]]
+"""What the JSON of an answer begins with."""
 
 
-def print_samples(llm: LLM, ids: list[int], sampling: SamplingParams, n: int, json: bool) -> int:
+def no_head(result: GenerationResult) -> dict[str, Any]:
+    """Nothing before the answer."""
+    return {}
+
+
+def print_samples(
+    llm: LLM, ids: list[int], sampling: SamplingParams, n: int, json: bool, head: Head = no_head
+) -> int:
     """Print ``n`` answers with the seeds s, s + 1, ... in that order; returns the exit code.
 
     After an error, what there was before it is printed, and the error raised.
@@ -33,23 +43,31 @@ def print_samples(llm: LLM, ids: list[int], sampling: SamplingParams, n: int, js
             if answer.error is not None:
                 raise answer.error
     finally:
-        _print([results[i] for i in sorted(results)], json)
+        _print([results[i] for i in sorted(results)], json, head)
     if sampling.seed is None and not sampling.greedy and not json:
         note(f"seeds {seed} to {seed + max(results, default=0)}")
     return exit_code(results.values()) if len(results) == n else exits.INTERRUPTED
 
 
-def _print(results: list[GenerationResult], json: bool) -> None:
+def _print(results: list[GenerationResult], json: bool, head: Head) -> None:
     if json:
         if results:
-            print_json({**results[0].as_dict(), "samples": [result.as_dict() for result in results]})
+            print_json(
+                {
+                    **head(results[0]),
+                    **results[0].as_dict(),
+                    "samples": [result.as_dict() for result in results],
+                }
+            )
         return
     for i, result in enumerate(results):
         sys.stdout.write((f"{SEPARATOR}\n" if i else "") + generated(result.text) + "\n")
     sys.stdout.flush()
 
 
-def print_beams(llm: LLM, ids: list[int], sampling: SamplingParams, options: BeamOptions, json: bool) -> int:
+def print_beams(
+    llm: LLM, ids: list[int], sampling: SamplingParams, options: BeamOptions, json: bool, head: Head = no_head
+) -> int:
     """Print the best answer of a beam search, with ``json`` all of them; returns the exit code.
 
     After an error, what there was before it is printed, and the error raised.
@@ -61,15 +79,17 @@ def print_beams(llm: LLM, ids: list[int], sampling: SamplingParams, options: Bea
         search.run()
     except BaseException:
         if any(beam.result.token_ids for beam in search.found):
-            _print_found(search.found, json)
+            _print_found(search.found, json, head)
         raise
-    _print_found(search.found, json)
+    _print_found(search.found, json, head)
     return exit_code([beam.result for beam in search.found[:1]])
 
 
-def _print_found(found: list[Beam], json: bool) -> None:
+def _print_found(found: list[Beam], json: bool, head: Head) -> None:
     if json:
-        print_json({**found[0].as_dict(), "beams": [beam.as_dict() for beam in found]})
+        print_json(
+            {**head(found[0].result), **found[0].as_dict(), "beams": [beam.as_dict() for beam in found]}
+        )
     else:
         print(generated(found[0].result.text))
 

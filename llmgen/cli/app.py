@@ -15,6 +15,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from llmgen.cli.config import Command
+from llmgen.cli.verbose import with_verbose
+
 COMMANDS = {
     "run": "Complete one prompt.",
     "chat": "Talk with a model.",
@@ -40,7 +43,7 @@ class _LazyCommands(MutableMapping[str, Any]):
         if hasattr(module, "app"):  # a command that has commands of its own
             return typer.main.get_command(module.app)
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(name, short_help=COMMANDS[name])(module.command)
+        app.command(name, cls=Command, short_help=COMMANDS[name])(with_verbose(module.command))
         return _with_other_names(typer.main.get_command(app))
 
     def __iter__(self) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 The file is TOML or YAML.  Its keys are the long names of options (``max-tokens`` or
 ``max_tokens``) and of arguments (``model``, ``prompt``); a table named like a command
-holds keys for that command only.  What is typed wins over the environment, that over
-``--config``, and that over the user's defaults.
+holds keys for that command only, and ``runs`` holds named runs (see ``manifest.py``).
+What is typed wins over the environment, that over ``--config``, and that over the user's
+defaults.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import os
 import tomllib
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from llmgen.cli.options import own_flag
 from llmgen.cli.output import visible
@@ -28,18 +31,47 @@ from llmgen.errors import UsageError
 VARIABLE = "LLMGEN_CONFIG"
 COMMANDS = ("run", "chat", "batch", "bench")
 _NAMES = ("config.toml", "config.yaml", "config.yml")
+RUNS = "runs"
+ARGUMENTS = "llmgen.arguments"
 _OWN = {"config", "print_config", "help"}
 _MOST_BYTES = 1 << 20
-_SOURCES = "llmgen.config.sources"
+_MOST_VALUES = 20_000
+_RECORD = "record"
+
+
+@dataclass
+class Origin:
+    """Where the options of a command come from: the context's ``obj``.
+
+    ``run`` is the name of the run that it is, where the file has several, and ``values``
+    what that file holds; ``sources`` maps an option's name to the file that set it.
+    """
+
+    run: str | None = None
+    values: dict[str, Any] | None = None
+    sources: dict[str, str] = field(default_factory=dict)
+
+
+class Command(TyperCommand):
+    """A command that remembers what was typed after its name: each run of an options file is parsed with it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
 
 
 def configurable(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command ``--config`` and ``--print-config``; to be applied last."""
+    """Give a command ``--config`` and ``--print-config``; to be applied last.
+
+    A parameter ``record`` of the command is given its :class:`~llmgen.cli.manifest.Record`.
+    """
     hints = typing.get_type_hints(command, include_extras=True)
     own = [
         parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
         for parameter in inspect.signature(command).parameters.values()
+        if parameter.name != _RECORD
     ]
+    records = _RECORD in inspect.signature(command).parameters
     keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
     context = keyword("context", annotation=typer.Context)
     added = [
@@ -54,6 +86,10 @@ def configurable(command: Callable[..., None]) -> Callable[..., None]:
         if print_config:
             print("\n".join(_in_effect(context)))
             return
+        if records:
+            from llmgen.cli.manifest import Record
+
+            values[_RECORD] = Record(origin(context).run, given(context))
         command(*args, **values)
 
     del configured.__wrapped__  # Typer must see this signature, not that one
@@ -62,22 +98,41 @@ def configurable(command: Callable[..., None]) -> Callable[..., None]:
     return configured
 
 
+def origin(context: typer.Context) -> Origin:
+    """Where the options of this command come from."""
+    if not isinstance(context.obj, Origin):
+        context.obj = Origin()
+    return context.obj
+
+
 def _load(context: typer.Context, path: Path | None) -> Path | None:
-    """Put what the files say where the parser looks for defaults; called before other options are read."""
+    """Put what the files say where the parser looks for defaults; called before other options are read.
+
+    A file of several runs is carried out here, each of its runs with a context of its own.
+    """
     if context.resilient_parsing:  # the shell asks for completions
         return path
+    state = origin(context)
+    if path is not None and state.values is None:
+        state.values = read_file(path)
+        if RUNS in state.values:
+            from llmgen.cli.manifest import perform
+
+            raise typer.Exit(perform(context, path, state.values))
     found: dict[str, Any] = {}
-    sources: dict[str, str] = {}
     default = user_file()
-    for file, is_default in ((default, True), (path, False)):
-        if file is None:
-            continue
-        for name, value in _values(context, file, is_default).items():
-            found[name] = value
-            sources[name] = str(file)
+    if default is not None:
+        found |= _noted(state, default, _values(context, default, read_file(default), is_default=True))
+    if path is not None:
+        found |= _noted(state, path, _values(context, path, dict(state.values or {}), run=state.run))
     context.default_map = {**(context.default_map or {}), **found}
-    context.meta[_SOURCES] = sources
     return path
+
+
+def _noted(state: Origin, file: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """The values, whose source is noted."""
+    state.sources |= dict.fromkeys(values, str(file))
+    return values
 
 
 _CONFIG = Annotated[
@@ -136,13 +191,24 @@ def _read_yaml(text: str) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Refuses keys that are there twice."""
+        """Refuses keys that are there twice, and more values than anybody's options: it takes 0.1 ms for each."""
+
+        n_values = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.n_values += 1
+            if self.n_values > _MOST_VALUES:
+                raise ValueError(f"it has more than {_MOST_VALUES} names and values")
+            return super().compose_node(parent, index)
 
     def mapping(loader: Any, node: Any) -> dict[Any, Any]:
-        keys = [str(key.value) for key, _ in node.value]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
-            raise ValueError(f"{twice} is there twice")
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise ValueError("a name must be a text, not a list or a mapping")
+            if key.value in seen:
+                raise ValueError(f"{key.value} is there twice")
+            seen.add(key.value)
         return dict(yaml.SafeLoader.construct_mapping(loader, node, deep=True))
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
@@ -152,10 +218,20 @@ def _read_yaml(text: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def _values(context: typer.Context, path: Path, is_default: bool) -> dict[str, Any]:
-    """What a file says about this command: parser's name -> value."""
+def _values(
+    context: typer.Context,
+    path: Path,
+    values: dict[str, Any],
+    is_default: bool = False,
+    run: str | None = None,
+) -> dict[str, Any]:
+    """What a file says about this command, as parser's name -> value; takes ``values`` apart."""
     command = str(context.info_name)
-    values = read_file(path)
+    runs = values.pop(RUNS, None)
+    if runs is not None and is_default:
+        raise UsageError(
+            f"{path}: {RUNS} holds named runs, no defaults; give their file to `llmgen run --config`"
+        )
     tables = {name: values.pop(name) for name in COMMANDS if isinstance(values.get(name), Mapping)}
     for name, table in tables.items():
         _refuse_unknown(path, f"[{name}] ", table, _options(context, name))
@@ -170,12 +246,17 @@ def _values(context: typer.Context, path: Path, is_default: bool) -> dict[str, A
                 f"{path}: {visible(key)} is not an option of {command}; put it into a table of its command"
             )
     _refuse_unknown(path, "", values, own)
-    for names in (values, tables.get(command, {})):
-        _refuse_twice(path, names)
-    merged = {**values, **tables.get(command, {})}
+    parts = [values, tables.get(command, {})]
+    if run is not None:
+        _refuse_unknown(path, f"[{RUNS}.{visible(run)}] ", runs[run], own)
+        parts.append(runs[run])
+    merged: dict[str, tuple[str, Any]] = {}
+    for part in parts:
+        _refuse_twice(path, part)
+        merged |= {_plain(key): (key, value) for key, value in part.items()}
     return {
-        own[_plain(key)].name: _checked(path, key, value, own[_plain(key)], context)
-        for key, value in merged.items()
+        own[plain].name: _checked(path, key, value, own[plain], context)
+        for plain, (key, value) in merged.items()
         if value is not None
     }
 
@@ -254,9 +335,19 @@ def _is_flag(parameter: Any) -> bool:
     return bool(getattr(parameter, "is_flag", False))
 
 
+def given(context: typer.Context) -> dict[str, Any]:
+    """The options that somebody or something set, by their names in a file."""
+    return {
+        key: context.params.get(parameter.name)
+        for key, parameter in _options(context, str(context.info_name)).items()
+        if _source(context, parameter) != "default"
+    }
+
+
 def _in_effect(context: typer.Context) -> list[str]:
     """Every option as a line of TOML with its source in a comment; what is not set, as a comment."""
-    rows = []
+    run = origin(context).run
+    rows = [] if run is None else [(f"[{RUNS}.{_toml(run)}]", "a run of the options file")]
     for key, parameter in _options(context, str(context.info_name)).items():
         value, source = context.params.get(parameter.name), _source(context, parameter)
         if value is None or value in ([], ()) or value is False and source == "default":
@@ -276,8 +367,7 @@ def _source(context: typer.Context, parameter: Any) -> str:
     if name == "ENVIRONMENT":
         return f"${parameter.envvar}"
     if name == "DEFAULT_MAP":
-        sources: dict[str, str] = context.meta.get(_SOURCES, {})
-        return sources.get(parameter.name, "options file")
+        return origin(context).sources.get(parameter.name, "options file")
     return "default"
 
 

@@ -77,7 +77,7 @@ def _report(error: BaseException) -> int:
         return INTERRUPTED
     if type(error).__name__ == "Exit" and hasattr(error, "exit_code"):  # Typer's way to end, by its shape
         return int(error.exit_code)
-    message, code = _describe(error)
+    message, code = describe(error)
     _say(f"error: {visible(message)}")
     if os.environ.get("LLMGEN_DEBUG", "0") not in ("", "0"):
         import traceback
@@ -100,8 +100,8 @@ def _was_interrupted(error: BaseException) -> bool:
     return False
 
 
-def _describe(error: BaseException) -> tuple[str, int]:
-    """Return the message and the exit code of an error."""
+def describe(error: BaseException) -> tuple[str, int]:
+    """The message and the exit code of an error."""
     if isinstance(error, LLMGenError):
         return str(error), error.exit_code
     if isinstance(error, MemoryError):

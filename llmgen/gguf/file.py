@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from llmgen.gguf.part import Part, read_part
 from llmgen.gguf.problems import problem
 from llmgen.gguf.splits import check_belongs, check_is_first, check_together, other_paths
 from llmgen.gguf.tensors import TensorInfo
+
+_log = logging.getLogger(__name__)
 
 
 class GGUFFile:
@@ -54,7 +57,15 @@ class GGUFFile:
                 parts.append(read_part(other))
                 check_belongs(parts[-1], index, len(paths) + 1)
             check_together(parts)
-            return cls(parts)
+            model = cls(parts)
+            _log.debug(
+                "opened %s: %d bytes in %d part(s), %d tensors",
+                where,
+                model.file_size,
+                len(parts),
+                len(model.tensors),
+            )
+            return model
         except BaseException:
             for part in parts:
                 part.file.close()

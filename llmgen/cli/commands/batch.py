@@ -24,7 +24,6 @@ from llmgen.cli.output import note, visible
 from llmgen.cli.requests import Line, Reader, Source, failure, identity
 from llmgen.cli.sinks import Sink, file_target, open_sink
 from llmgen.cli.templates import TemplateOption, find_template
-from llmgen.cli.verbose import VerboseOption, log_if
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation.params import SamplingParams
 
@@ -64,7 +63,6 @@ def command(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace OUT.jsonl where it exists.")
     ] = False,
-    verbose: VerboseOption = False,
     *,
     engine: EngineOptions,
     sampling: SamplingParams,
@@ -85,7 +83,6 @@ def command(
     with closing(Source(source)) as lines:
         target = file_target(output, lines, restart, overwrite)
         total = lines.count()  # before the model is loaded, which takes longer
-        log_if(verbose)
         path = model_path(model)
         chat = None if raw else find_template(path, template)
         if chat is None and system is not None:

@@ -19,7 +19,6 @@ from llmgen.cli.loading import compiling
 from llmgen.cli.models import complete_model, model_path
 from llmgen.cli.options import THREADS_VARIABLE
 from llmgen.cli.output import note, visible
-from llmgen.cli.verbose import VerboseOption, log_if
 from llmgen.errors import LLMGenError, UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +110,6 @@ def command(
             help="Draw tokens per second over depth and threads (.svg, .png or .pdf; needs llmgen[plot]).",
         ),
     ] = None,
-    verbose: VerboseOption = False,
 ) -> None:
     """Measure prompt processing (pp) and generation (tg) in tokens per second.
 
@@ -130,7 +128,6 @@ def command(
         bench_plot.check(plot, all_depths, counts)
     for name in model:
         hub.find(name)  # refuses before anything is fetched or measured
-    log_if(verbose)
 
     from llmgen.cli.benchmark import Plan, Test
 

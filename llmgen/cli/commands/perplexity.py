@@ -15,7 +15,6 @@ from llmgen.cli.loading import open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import THREADS_VARIABLE, EngineOptions
 from llmgen.cli.output import note, print_json, visible
-from llmgen.cli.verbose import VerboseOption, log_if
 from llmgen.errors import LLMGenError, UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ def command(
         str | None, typer.Option("--kv-type", help="Type of the KV cache: f32 or f16.", show_default="f16")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-    verbose: VerboseOption = False,
 ) -> None:
     """Print the mean negative log-likelihood and the perplexity of a text, with one standard error.
 
@@ -62,7 +60,6 @@ def command(
     size = n_ctx or _CONTEXT
     check_window(size, stride)
     text = _read(file)
-    log_if(verbose)
     path = model_path(model)
     with open_llm(path, EngineOptions(size, threads, kv_type)) as llm:
         ids = llm.tokenize(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,16 +13,16 @@ import typer
 
 from llmgen import hub
 from llmgen.cli import exits
-from llmgen.cli.answers import print_beams, print_samples
+from llmgen.cli.answers import Head, print_beams, print_samples
 from llmgen.cli.config import configurable
 from llmgen.cli.loading import open_llm
+from llmgen.cli.manifest import Record
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, model_options, sampling_options
 from llmgen.cli.output import generated, note, print_json
 from llmgen.cli.stdin import piped_text
 from llmgen.cli.streaming import follow
 from llmgen.cli.templates import TemplateOption, find_template, fitted
-from llmgen.cli.verbose import VerboseOption, log_if
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation.params import SamplingParams
 
@@ -72,10 +73,10 @@ def command(
             help="Keep the computed prompt here; a later prompt that begins alike starts from it.",
         ),
     ] = None,
-    verbose: VerboseOption = False,
     *,
     engine: EngineOptions,
     sampling: SamplingParams,
+    record: Record,
 ) -> None:
     """Complete one prompt.
 
@@ -90,8 +91,7 @@ def command(
     if sampling.logprobs is not None and not json:
         raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
     hub.find(model)  # refuses before stdin is read, where model_path might also download
-    text = _prompt(prompt, no_stdin, raw)
-    log_if(verbose)
+    text = _prompt(prompt, no_stdin or record.run is not None, raw)
     path = model_path(model)
     chat = None if raw else find_template(path, template)
     if chat is None and system is not None:
@@ -99,6 +99,7 @@ def command(
     if chat is not None and parse_special:
         raise UsageError("--parse-special is for raw prompts, since a message's text is data; add --raw")
     with open_llm(path, engine, chat) as llm:
+        head = functools.partial(record.head, llm, sampling)
         if chat is None:
             if not raw:
                 note("this model has no chat template, so the text is completed as it stands")
@@ -107,11 +108,11 @@ def command(
             ids = llm.encode_chat(fitted(chat, _messages(system, text)))
             sampling = sampling.with_(stop=(*sampling.stop, *chat.stops))
         if search is not None:
-            raise typer.Exit(print_beams(llm, ids, sampling, search, json))
+            raise typer.Exit(print_beams(llm, ids, sampling, search, json, head))
         if samples > 1:
-            raise typer.Exit(print_samples(llm, ids, sampling, samples, json))
+            raise typer.Exit(print_samples(llm, ids, sampling, samples, json, head))
         with _stream(llm, ids, sampling, prompt_cache) as stream:
-            result = _print_json(stream) if json else _print_text(stream)
+            result = _print_json(stream, head) if json else _print_text(stream)
         if stats:
             _note_stats(result)
         elif not json and sampling.seed is None and not sampling.greedy:
@@ -209,13 +210,13 @@ def _print_text(stream: GenerationStream) -> GenerationResult:
     return result
 
 
-def _print_json(stream: GenerationStream) -> GenerationResult:
+def _print_json(stream: GenerationStream, head: Head) -> GenerationResult:
     """Write the result as JSON once it is there; after an error, what there was before it."""
     try:
         return follow(stream, lambda text: None)
     finally:
         if stream.result is not None:
-            print_json(stream.result.as_dict())
+            print_json({**head(stream.result), **stream.result.as_dict()})
 
 
 def _write(text: str) -> None:

@@ -1,0 +1,26 @@
+"""``--verbose``, which every command has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tiny
+from llmgen.cli.app import COMMANDS
+from program import llmgen
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_it(name: str) -> None:
+    assert "--verbose" in llmgen(name, "--help").stdout
+
+
+def test_the_log_goes_to_stderr_with_times(tmp_path: Path) -> None:
+    path = tiny.write(tmp_path / "tiny.gguf")
+    plain, verbose = llmgen("inspect", str(path)), llmgen("inspect", str(path), "--verbose")
+    assert verbose.stdout == plain.stdout
+    first, *others = verbose.stderr.splitlines()
+    assert "llmgen 0." in first
+    assert " s  llmgen" in first
+    assert any(f"opened {path}: " in line for line in others)
