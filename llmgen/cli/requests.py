@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 16 << 20
 _MOST_PIPED = 1 << 30
 _DEEPEST = 100  # levels of brackets; no message needs that many
+_MOST_DIGITS = 10  # of a token id
 _TEMPLATE_KEYS = ("tools", "documents", "template_kwargs")
 _ID_KEYS = ("custom_id", "id")
 _OWN_KEYS = ("prompt", "messages", "system", *_ID_KEYS, *_TEMPLATE_KEYS)
@@ -230,6 +231,11 @@ def _by_ids(bias: Any) -> Any:
     """Biases by token: JSON writes ids as texts, so digits are an id, as on the command line."""
     if not isinstance(bias, dict):
         return bias
+    for key in bias:
+        if key.isdigit() and len(key) > _MOST_DIGITS:
+            raise UsageError(
+                f"logit_bias names a token id of {len(key)} digits; ids have at most {_MOST_DIGITS}"
+            )
     return {int(key) if key.isascii() and key.isdigit() else key: value for key, value in bias.items()}
 
 

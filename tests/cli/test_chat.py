@@ -238,7 +238,7 @@ def test_options_from_a_file(tmp_path: Path) -> None:
 
 
 def test_an_option_that_could_not_be_shown_is_refused() -> None:
-    _, err = chat("/set logprobs 2", "/set temp 0.5", "/set stop END", "/set when-full drop")
+    _, err = chat("/set logprobs 2", "/set temperature 0.5", "/set stop END", "/set when-full drop")
     assert err == (
         "error: logprobs can only be shown by --json, which this conversation was begun without\n"
         "temp = 0.5\nstop = ('END',)\ncontext_full = shift\n"
