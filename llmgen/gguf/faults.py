@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 import weakref
 from typing import Any, Protocol
 
@@ -49,7 +50,11 @@ def explain_lost_pages(exit_code: int | None = None) -> None:
     if _kept or not hasattr(signal, "SIGBUS") or not _is_default():
         return
 
+    told = threading.Lock()
+
     def explain(number: int) -> None:
+        if not told.acquire(blocking=False):
+            return  # another thread has lost a page too, and is telling it; this one faults again until the end
         try:
             os.write(2, _sentence())
         finally:

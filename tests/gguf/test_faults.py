@@ -76,3 +76,27 @@ def test_the_next_call_of_a_model_raises(tmp_path: Path) -> None:
         path.write_bytes(whole)  # the same file again
         model.decode([seq], [1])
         model.close()
+
+
+def test_several_threads_that_lose_a_page_at_once_tell_it_once() -> None:
+    """Writing lets other threads go on: one comes to the same point meanwhile."""
+    script = """
+import os
+from llmgen.gguf import faults
+faults.explain_lost_pages(exit_code=3)
+[handler] = faults._kept
+write = os.write
+def interrupted(*arguments):
+    handler(7)
+    return write(*arguments)
+os.write = interrupted
+handler(7)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.count("error: ") == 1
