@@ -173,7 +173,7 @@ class Batch:
             )
             return {}
         for slot in slots:
-            slot.writer.prefill_s += time.perf_counter() - started
+            slot.count_prefill(started)
         return dict(zip(slots, rows, strict=True))
 
     def _open(self, request: Request, ids: list[int]) -> Slot:
@@ -190,13 +190,12 @@ class Batch:
         """One forward pass for all slots that go on."""
         for slot in active:
             if slot.writing:
+                slot.cache.tokens.append(slot.token)
                 with slot.own_trouble():
                     slot.writer.ending = slot.calls.due() or make_room(slot.cache, slot.writer, slot.calls)
         slots = [slot for slot in active if slot.writing]
         if not slots:
             return
-        for slot in slots:
-            slot.cache.tokens.append(slot.token)
         events: list[tuple[Slot, GenerationEvent | None]] = []
         try:
             self._calls.call(self._advance, slots, events)

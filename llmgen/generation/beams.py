@@ -106,6 +106,7 @@ class _Clock:
 
     started: float = field(default_factory=time.perf_counter)
     prefill_s: float = 0.0
+    prefill_tokens: int = 0
     decode_s: float = 0.0
     steps: int = 0
 
@@ -213,10 +214,13 @@ class BeamSearch:
 
     def _prefill(self) -> NDArray[np.float32]:
         started = time.perf_counter()
-        self._first.cache.begin(self._prompt, "none")
-        row = self._first.cache.prefill(self._calls)
-        self._clock.prefill_s = time.perf_counter() - started
-        return cast("NDArray[np.float32]", row)
+        cache = self._first.cache
+        cache.begin(self._prompt, "none")
+        try:
+            return cast("NDArray[np.float32]", cache.prefill(self._calls))
+        finally:
+            self._clock.prefill_tokens = cache.cached
+            self._clock.prefill_s = time.perf_counter() - started
 
     def _decode(self) -> list[NDArray[np.float32]]:
         """The logits after every live hypothesis: float32 [n_vocab] each."""
@@ -353,7 +357,7 @@ class BeamSearch:
         timings = Timings(
             prefill_s=clock.prefill_s,
             decode_s=clock.decode_s,
-            prefill_tokens=len(self._prompt),
+            prefill_tokens=clock.prefill_tokens,
             decode_steps=clock.steps,
         )
         result = GenerationResult(

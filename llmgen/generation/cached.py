@@ -92,20 +92,19 @@ class CachedTokens:
         """How many of the tokens are not in the cache yet."""
         return len(self.tokens) - self.cached
 
-    def decode(self, calls: Interruptible, token: int) -> NDArray[np.float32]:
-        """Add one generated token and compute it: float32 [n_vocab]."""
-        self.tokens.append(token)
-        rows: NDArray[np.float32] = calls.call(self.model.decode, [self.seq], [token])
+    def decode(self, calls: Interruptible) -> NDArray[np.float32]:
+        """Compute the last token, a generated one, the only one that is missing: float32 [n_vocab]."""
+        rows: NDArray[np.float32] = calls.call(self.model.decode, [self.seq], self.tokens[-1:])
         return rows[0]
 
     def shift(self, keep: int) -> None:
-        """Drop the oldest half of the tokens after the first ``keep``.
+        """Drop the oldest half of the computed tokens after the first ``keep``.
 
         What follows them is to be computed anew, at its new positions: entries
         that were computed in view of the dropped tokens would not be true.
         """
-        keep = min(keep, len(self.tokens) // 2)
-        drop = max(1, (len(self.tokens) - keep) // 2)
+        keep = min(keep, self.cached // 2)
+        drop = max(1, (self.cached - keep) // 2)
         _log.debug("context full: dropping %d tokens after the first %d", drop, keep)
         self.cut(keep)
         del self.tokens[keep : keep + drop]

@@ -74,6 +74,14 @@ class TokenizerLike(Protocol):
     @property
     def eog_ids(self) -> Collection[int]: ...
 
+    @property
+    def bos_id(self) -> int | None:
+        """The begin-of-text token."""
+
+    @property
+    def add_bos(self) -> bool:
+        """Whether the model wants it at the beginning of every text."""
+
     def encode_prompt(self, text: str, parse_special: bool = False) -> list[int]: ...
     def encode_fragment(self, text: str, /) -> list[int]: ...
     def cut_control(self, text: str, /) -> list[str | int]: ...

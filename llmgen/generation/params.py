@@ -127,7 +127,9 @@ class SamplingParams:
     min_tokens: int = _number(0, 0, _MAX_INT, "no end-of-generation or stop token before this many")
     timeout: float | None = _number(None, 0, 1e9, "stop after this many seconds")
     context_full: Literal["stop", "shift"] = _other("stop", "stop, or shift: drop the oldest half and go on")
-    context_keep: int = _number(0, 0, _MAX_INT, "first tokens of the context that a shift keeps")
+    context_keep: int = _number(
+        0, 0, _MAX_INT, "first tokens of the context that a shift keeps; begin-of-text always"
+    )
     logprobs: int | None = _number(None, 0, 1000, "log-probabilities: the token's, and this many of the best")
     logprobs_mode: Literal["raw", "processed"] = _other(
         "raw", "log-probabilities before (raw) or after (processed) all processors"

@@ -91,7 +91,7 @@ class Slot:
 
     def begin(self, ids: list[int]) -> None:
         """Take the prompt."""
-        self.writer.prefill_tokens = len(ids) - self.cache.begin(ids, "prompt")
+        self.writer.cached_tokens = self.cache.begin(ids, "prompt")
 
     def start(self) -> None:
         """Start the clocks, when its prompt's turn has come."""
@@ -106,7 +106,12 @@ class Slot:
         try:
             return self.cache.prefill(self.calls, "last" if self.open else "none", TURN)
         finally:
-            self.writer.prefill_s += time.perf_counter() - started
+            self.count_prefill(started)
+
+    def count_prefill(self, started: float) -> None:
+        """Account for a computation of prompt tokens, whole or not, that began at ``started``."""
+        self.writer.prefill_s += time.perf_counter() - started
+        self.writer.prefill_tokens = self.cache.cached - self.writer.cached_tokens
 
     def step(self, logits: NDArray[np.float32]) -> GenerationEvent | None:
         """Choose the next token from float32 [n_vocab]."""

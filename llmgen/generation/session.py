@@ -54,7 +54,7 @@ class Session:
 
     @property
     def tokens(self) -> list[int]:
-        """The last prompt and the tokens generated after it (a copy)."""
+        """The last prompt and all tokens generated after it (a copy); what follows it is a prompt to go on with."""
         return list(self._cache.tokens)
 
     @property
@@ -73,7 +73,9 @@ class Session:
         """Generate after a prompt: a text or token ids (the whole, also what is in the cache already).
 
         ``cancel`` is a ``threading.Event`` that any thread may set; ``callback``
-        is called with each token's event and ends the answer by returning a true value.
+        is called with each event and ends the answer by returning a true value; the last
+        event, at whatever ending, has the text that was held back, so that all texts
+        together are the result's.
         Raises :class:`ContextFullError` or :class:`UsageError` at once where the
         prompt cannot be used; the work begins with the first ``next``.
         """

@@ -19,13 +19,28 @@ from llmgen.generation.writer import Writer
 Callback = Callable[[GenerationEvent], object]
 
 
+class _Told:
+    """The callback of a stream, where there is one: called with each event, but not after it raised an error."""
+
+    def __init__(self, callback: Callback | None) -> None:
+        self._callback = callback
+
+    def __call__(self, event: GenerationEvent) -> object:
+        callback, self._callback = self._callback, None
+        if callback is None:
+            return None
+        answer = callback(event)
+        self._callback = callback
+        return answer
+
+
 def generate_events(
     cache: CachedTokens,
     ids: list[int],
     reuse: Reuse,
     writer: Writer,
     calls: Interruptible,
-    callback: Callback | None,
+    told: Callback,
 ) -> Generator[GenerationEvent, None, None]:
     """The loop: the prompt, then token by token until ``writer.ending`` is set."""
     writer.start()
@@ -35,13 +50,14 @@ def generate_events(
         event = writer.step(cast("NDArray[np.float32]", logits))
         if event is None:
             return
-        if callback and callback(event) and writer.ending is None:
+        cache.tokens.append(cast(int, event.token_id))  # however the answer ends, this token is part of it
+        if told(event) and writer.ending is None:
             writer.ending = Ending("stop", "callback")
         yield event
         writer.ending = writer.ending or calls.due() or make_room(cache, writer, calls)
         if writer.ending is None:
             started = time.perf_counter()
-            logits = cache.decode(calls, cast(int, event.token_id))
+            logits = cache.decode(calls)
             writer.count_decode(time.perf_counter() - started)
 
 
@@ -49,22 +65,26 @@ def _prompt(
     cache: CachedTokens, ids: list[int], reuse: Reuse, writer: Writer, calls: Interruptible
 ) -> NDArray[np.float32] | None:
     started = time.perf_counter()
-    writer.prefill_tokens = len(ids) - cache.begin(ids, reuse)
+    writer.cached_tokens = cache.begin(ids, reuse)
     try:
         return cache.prefill(calls, "none" if writer.ending else "last")
     finally:
+        writer.prefill_tokens = cache.cached - writer.cached_tokens  # an interruption may leave some out
         writer.prefill_s = time.perf_counter() - started
 
 
 def make_room(cache: CachedTokens, writer: Writer, calls: Interruptible) -> Ending | None:
-    """Apply the policy for a full context: an ending, or None where there is room now."""
+    """Apply the policy for a full context: an ending, or None where there is room now.
+
+    To be called when only the last token, a generated one, is still to be computed.
+    """
     if cache.seq.length < cache.model.n_ctx:
         return None
     if writer.params.context_full == "stop":
         return Ending("length", "context_full")
     started = time.perf_counter()
-    cache.shift(writer.params.context_keep)
-    cache.prefill(calls, "none")
+    cache.shift(writer.context_keep)
+    cache.prefill(calls, "none", at_most=cache.n_missing - 1)
     writer.decode_s += time.perf_counter() - started
     return None
 
@@ -89,9 +109,10 @@ class GenerationStream(Iterator[GenerationEvent]):
     ) -> None:
         self._writer = writer
         self._calls = calls
+        self._told = _Told(callback)
         self._on_end: list[Callable[[], None]] = []
         # a function, not a method: no cycle, so that dropping the stream ends it at once
-        self._events = generate_events(cache, ids, reuse, writer, calls, callback)
+        self._events = generate_events(cache, ids, reuse, writer, calls, self._told)
 
     @property
     def result(self) -> GenerationResult | None:
@@ -166,4 +187,5 @@ class GenerationStream(Iterator[GenerationEvent]):
         event = self._writer.end(ending)
         while self._on_end:
             self._on_end.pop()()
+        self._told(event)
         return event

@@ -43,12 +43,15 @@ class Writer:
             raise UsageError("stop (--stop) needs text, but this model has no tokenizer: use stop_token_ids")
         self.params = params
         self.prompt_tokens = len(prompt_ids)
+        self.context_keep = max(params.context_keep, int(_begins_text(tokenizer, prompt_ids)))
+        """How many of the first tokens a shift of the context keeps."""
         self.tokens: list[int] = []
         self.ending: Ending | None = Ending("length", "max_tokens") if params.max_tokens == 0 else None
         self.result: GenerationResult | None = None
         self.prefill_s = 0.0
         self.decode_s = 0.0
         self.prefill_tokens = 0
+        self.cached_tokens = 0
         self.decode_steps = 0
         eog_ids = () if tokenizer is None else tokenizer.eog_ids
         self._stop_ids = frozenset(params.stop_token_ids)
@@ -147,9 +150,17 @@ class Writer:
             ttft_s=self._ttft_s,
             sampling_s=self._sampler.sampling_s,
             prefill_tokens=self.prefill_tokens,
-            cached_tokens=max(0, self.prompt_tokens - self.prefill_tokens),
+            cached_tokens=self.cached_tokens,
             decode_steps=self.decode_steps,
         )
 
     def _elapsed(self) -> float:
         return 0.0 if self._started is None else time.perf_counter() - self._started
+
+
+def _begins_text(tokenizer: TokenizerLike | None, ids: Sequence[int]) -> bool:
+    """Whether a prompt begins with the begin-of-text token of a model that wants one.
+
+    Such a model was never trained without: what follows in its place is read badly.
+    """
+    return tokenizer is not None and tokenizer.add_bos and len(ids) > 0 and ids[0] == tokenizer.bos_id

@@ -154,6 +154,8 @@ class FakeTokenizer:
 
     n_vocab = N_VOCAB
     eog_ids = frozenset({EOG})
+    bos_id = None
+    add_bos = False
 
     def encode(self, text, add_special=True, parse_special=False):
         return list(text.encode())

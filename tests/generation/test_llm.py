@@ -133,6 +133,10 @@ def test_cancel_from_another_thread(llm):
 def test_session_goes_on_from_its_cache(llm):
     with llm.session() as session:
         first = session.generate(llm.tokenize(PROMPT), GREEDY)
+        more = session.generate(session.tokens, GREEDY)
+        whole = llm.generate(PROMPT, GREEDY.with_(max_tokens=16))
+        assert (*first.token_ids, *more.token_ids) == whole.token_ids
+        session.rewind(8)
         ids = [*session.tokens, *llm.tokenize(" and so")]
         twin = session.fork()
         second = session.generate(ids, GREEDY)
@@ -157,6 +161,16 @@ def test_context_shift_goes_on():
         kept = [*all_tokens[:4], *all_tokens[4 + 14 : 33]]
         fresh = small.logits(kept)[-1].argmax()
         assert shifted.token_ids[33 - len(prompt)] == fresh
+
+
+def test_context_shift_keeps_begin_of_text_unasked():
+    with LLM(models.gemma3(), n_ctx=32, n_threads=1) as small:
+        params = GREEDY.with_(max_tokens=30, ignore_eos=True, context_full="shift")
+        result = small.generate(PROMPT, params)
+        prompt = small.tokenize(PROMPT)
+        tokens = [*prompt, *result.token_ids]
+        kept = [small.tokenizer.bos_id, *tokens[1 + 15 : 33]]
+        assert result.token_ids[33 - len(prompt)] == small.logits(kept)[-1].argmax()
 
 
 def test_async(llm):

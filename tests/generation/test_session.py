@@ -124,9 +124,25 @@ def test_context_shift_keeps_the_first_and_the_newest():
     result = s.generate(range(10), params)
     assert result.completion_tokens == 40
     assert s.tokens[:4] == [0, 1, 2, 3]
-    assert s.cached_tokens <= 16
+    assert s.cached_tokens == len(s.tokens) - 1
     tail = s.tokens[4:]
-    assert tail == list(result.token_ids)[-len(tail) - 1 : -1] or tail == list(result.token_ids)[-len(tail) :]
+    assert 0 < len(tail) <= 13
+    assert tail == list(result.token_ids)[-len(tail) :]
+
+
+@pytest.mark.parametrize("keep", [0, 1, 3])
+def test_context_shift_keeps_begin_of_text(keep):
+    """A model that wants it is lost without it; one that does not has no such token."""
+    wants = FakeTokenizer()
+    wants.bos_id, wants.add_bos = 7, True
+    params = GREEDY.with_(ignore_eos=True, context_full="shift", context_keep=keep, max_tokens=60)
+    s = Session(FakeModel(n_ctx=16), wants)
+    s.generate([7, 1, 2, 3], params)
+    assert s.tokens[: max(keep, 1)] == [7, 1, 2][: max(keep, 1)]
+    for tokenizer, prompt in ((wants, [8, 1]), (FakeTokenizer(), [7, 1])):
+        other = Session(FakeModel(n_ctx=16), tokenizer)
+        result = other.generate(prompt, params.with_(context_keep=0))
+        assert other.tokens == list(result.token_ids)[-len(other.tokens) :]
 
 
 def test_prompt_that_cannot_be_used():
@@ -270,6 +286,62 @@ def test_an_error_in_the_middle_keeps_the_text_so_far():
     assert s.generate([1], GREEDY).text == "abcdef"
 
 
+@pytest.mark.parametrize(
+    ("ending", "detail"),
+    [("max_tokens", "max_tokens"), ("stop", "stop_string"), ("callback", "callback"), ("left", "closed")],
+)
+def test_tokens_are_the_prompt_and_every_token_generated(ending, detail):
+    """So that the same text goes on where it ended, as if it had not."""
+    s = session(FakeModel(script=says("abcdefgh", 2)))
+    params = GREEDY.with_(
+        max_tokens=3 if ending == "max_tokens" else 100, stop="bc" if ending == "stop" else ()
+    )
+    stream = s.stream([1, 2], params, callback=lambda e: ending == "callback" and e.token_id == ord("c"))
+    for event in stream:
+        if ending == "left" and event.token_id == ord("c"):
+            break
+    stream.close()
+    assert stream.result.finish_detail == detail
+    assert bytes(stream.result.token_ids) == b"abc"
+    assert s.tokens == [1, 2, *b"abc"]
+    assert s.cached_tokens == 4
+    assert s.fork().tokens == s.tokens
+    more = s.generate(s.tokens, GREEDY)
+    assert more.text == "defgh"
+    assert more.timings.prefill_tokens == 1
+    s.rewind(len(more.token_ids))
+    assert s.tokens == [1, 2, *b"abc"]
+
+
+def test_the_callback_gets_the_whole_text():
+    """What was held back too: half a character, what might have become a stop string."""
+    for text, params in (("aé", {"max_tokens": 2}), ("one EN", {"stop": "END"}), ("ab", {})):
+        events = []
+        s = session(FakeModel(script=says(text, 1)))
+        result = s.generate([1], GREEDY.with_(**params), callback=events.append)
+        assert "".join(event.text for event in events) == result.text
+        assert [event.result for event in events] == [None] * result.completion_tokens + [result]
+    events = []
+    stream = s.stream([1], GREEDY.with_(stop="abx"), callback=events.append)
+    next(stream)
+    stream.close()
+    assert [event.text for event in events] == ["", "a"]
+
+
+def test_a_callback_that_failed_is_left_alone():
+    calls = []
+
+    def fail(event):
+        calls.append(event)
+        raise ZeroDivisionError
+
+    s = session(FakeModel(script=says("ab", 1)))
+    stream = s.stream([1], GREEDY, callback=fail)
+    with pytest.raises(ZeroDivisionError):
+        list(stream)
+    assert (len(calls), stream.result.text) == (1, "a")
+
+
 def test_callback_stops():
     s = session(FakeModel(script=says("abcdef", 1)))
     result = s.generate([1], GREEDY, callback=lambda event: event.text == "c")
@@ -358,22 +430,25 @@ def test_long_prompts_are_computed_in_pieces_and_go_on_after_a_cancel():
     cancel = threading.Event()
     model.before_call = lambda: cancel.set() if len(model.calls) == 1 else None
     ids = [i % 250 for i in range(3000)]
-    assert s.generate(ids, GREEDY, cancel=cancel).completion_tokens == 0
+    stopped = s.generate(ids, GREEDY, cancel=cancel)
+    assert stopped.completion_tokens == 0
     assert s.cached_tokens == 2048
-    assert s.generate(ids, GREEDY).timings.prefill_tokens == 3000 - 2048
+    assert stopped.timings.prefill_tokens == 2048
+    resumed = s.generate(ids, GREEDY).timings
+    assert (resumed.cached_tokens, resumed.prefill_tokens) == (2048, 3000 - 2048)
 
 
 def test_rewind_fork_reset_close():
     model = FakeModel()
     s = session(model)
     result = s.generate([1, 2, 3], GREEDY.with_(ignore_eos=True, max_tokens=5))
-    assert s.tokens == [1, 2, 3, *result.token_ids[:4]]
+    assert s.tokens == [1, 2, 3, *result.token_ids]
     twin = s.fork()
-    s.rewind(3)
+    s.rewind(4)
     assert s.tokens == [1, 2, 3, result.token_ids[0]]
     assert s.cached_tokens == 4
-    assert len(twin.tokens) == 7
-    assert twin.generate([*twin.tokens, 9], GREEDY).timings.prefill_tokens == 1
+    assert len(twin.tokens) == 8
+    assert twin.generate([*twin.tokens, 9], GREEDY).timings.prefill_tokens == 2
     s.rewind(100)
     assert s.tokens == []
     with pytest.raises(UsageError):
