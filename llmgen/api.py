@@ -69,8 +69,9 @@ class LLM:
     object can be used from several threads.  :meth:`close`, leaving a ``with``
     block, or dropping the object gives memory and threads back.
 
-    Ctrl-C during a generation does not raise ``KeyboardInterrupt``: the result
-    comes back with ``finish_reason`` ``interrupted`` and the text so far.
+    Ctrl-C during a generation raises ``KeyboardInterrupt``, whose ``result`` is what
+    the call would have returned, as far as it came: with ``finish_reason``
+    ``interrupted`` and the text so far.  Only what the main thread runs is ended.
     """
 
     def __init__(

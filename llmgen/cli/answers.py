@@ -28,7 +28,7 @@ def print_samples(
 ) -> int:
     """Print ``n`` answers with the seeds s, s + 1, ... in that order; returns the exit code.
 
-    After an error, what there was before it is printed, and the error raised.
+    After Ctrl-C or an error, what there was before it is printed; the error is raised again.
     """
     from llmgen.generation import Request
     from llmgen.generation.rng import random_seed
@@ -36,17 +36,22 @@ def print_samples(
     seed = random_seed() if sampling.seed is None else sampling.seed
     requests = (Request(ids, sampling.with_(seed=(seed + i) % 2**64), i) for i in range(n))
     results: dict[int, GenerationResult] = {}
+    interrupted = False
     try:
         for answer in llm.batch(requests):
             if answer.result is not None:
                 results[answer.request.key] = answer.result
             if answer.error is not None:
                 raise answer.error
+    except KeyboardInterrupt as error:
+        cut = {answer.request.key: answer.result for answer in getattr(error, "result", ())}
+        results.update({key: result for key, result in cut.items() if result is not None})
+        interrupted = True
     finally:
         _print([results[i] for i in sorted(results)], json, head)
-    if sampling.seed is None and not sampling.greedy and not json:
-        note(f"seeds {seed} to {seed + max(results, default=0)}")
-    return exit_code(results.values()) if len(results) == n else exits.INTERRUPTED
+        if results and sampling.seed is None and not sampling.greedy and not json:
+            note(f"seeds {seed} to {seed + max(results)}")
+    return exits.INTERRUPTED if interrupted else exit_code(results.values())
 
 
 def _print(results: list[GenerationResult], json: bool, head: Head) -> None:
@@ -70,13 +75,17 @@ def print_beams(
 ) -> int:
     """Print the best answer of a beam search, with ``json`` all of them; returns the exit code.
 
-    After an error, what there was before it is printed, and the error raised.
+    After Ctrl-C or an error, what there was before it is printed; the error is raised again.
     """
     from llmgen.generation import BeamSearch
 
     search = BeamSearch(llm.model, llm.tokenizer, ids, sampling, options)
     try:
         search.run()
+    except KeyboardInterrupt:
+        if search.found:
+            _print_found(search.found, json, head)
+        return exits.INTERRUPTED
     except BaseException:
         if any(beam.result.token_ids for beam in search.found):
             _print_found(search.found, json, head)

@@ -21,7 +21,7 @@ from llmgen.generation.interfaces import ModelLike, TokenizerLike
 from llmgen.generation.params import SamplingParams
 from llmgen.generation.prompt import check_prompt, prompt_ids
 from llmgen.generation.requests import TURN, Answer, Request, Slot
-from llmgen.generation.stopping import Cancel, Interruptible
+from llmgen.generation.stopping import Cancel, Interruptible, keep_result
 from llmgen.generation.stream import make_room
 from llmgen.generation.writer import Writer
 
@@ -69,39 +69,48 @@ class Batch:
     def run(self, requests: Iterable[Request]) -> Iterator[Answer]:
         """Answers in the order they are done.
 
-        Ctrl-C or the cancel token ends those at work as ``interrupted``, and
-        then the iteration; requests that had not begun have no answer.  So does
-        an error that is no request's own (out of memory), which is raised then.
+        The cancel token ends those at work as ``interrupted``, and then the
+        iteration; requests that had not begun have no answer.  So does an error
+        that is no request's own (out of memory), which is raised then.  Ctrl-C
+        raises KeyboardInterrupt, whose ``result`` is a list of the answers that
+        have not been given: those at work, cut short.
         """
         waiting = _Peekable(requests, lambda r: prompt_ids(r.prompt, self._model, self._tokenizer))
         active: list[Slot] = []
-        interrupted: Ending | None = None
-        failure: Exception | None = None
+        done: list[Answer] = []
         self._calls, self._growing = Interruptible(self._model, self._cancel, None), None
         self._calls.start()
         try:
-            while interrupted is None and (active or waiting.has_next()):
-                refused: list[Answer] = []
-                interrupted = self._calls.due()
-                try:
-                    if interrupted is None:
-                        self._begin(active, waiting, refused)
-                        self._step(active)
-                except KeyboardInterrupt:
-                    interrupted = Ending("interrupted", "keyboard")
-                except Interrupted:
-                    interrupted = self._calls.due() or Ending("interrupted", "cancel")
-                except (MemoryError, OSError) as error:
-                    interrupted, failure = Ending("interrupted", "error"), error
-                yield from refused
-                yield from self._collect(active, interrupted)
-            if failure is not None:
-                raise failure
+            yield from self._answers(active, waiting, done)
+        except KeyboardInterrupt as error:
+            self._collect(active, done, Ending("interrupted", "keyboard"))
+            keep_result(error, done)
+            raise
         finally:
             self._calls.finish()
             for slot in active:
                 self._release(slot)
             self._drop_trunk()
+
+    def _answers(self, active: list[Slot], waiting: _Peekable, done: list[Answer]) -> Iterator[Answer]:
+        """The answers; while one is given out, ``done`` has those that are to follow it."""
+        interrupted: Ending | None = None
+        failure: Exception | None = None
+        while interrupted is None and (active or waiting.has_next()):
+            interrupted = self._calls.due()
+            try:
+                if interrupted is None:
+                    self._begin(active, waiting, done)
+                    self._step(active)
+            except Interrupted:
+                interrupted = self._calls.due() or Ending("interrupted", "cancel")
+            except (MemoryError, OSError) as error:
+                interrupted, failure = Ending("interrupted", "error"), error
+            self._collect(active, done, interrupted)
+            while done:
+                yield done.pop(0)
+        if failure is not None:
+            raise failure
 
     def _begin(self, active: list[Slot], waiting: _Peekable, refused: list[Answer]) -> None:
         """Start waiting requests and compute their prompts, as far as answers at work can wait for that."""
@@ -224,16 +233,16 @@ class Batch:
             with slot.own_trouble():
                 events.append((slot, slot.step(row)))
 
-    def _collect(self, active: list[Slot], interrupted: Ending | None) -> Iterator[Answer]:
-        """Take out the slots that are done, or all of them after an interruption."""
+    def _collect(self, active: list[Slot], done: list[Answer], interrupted: Ending | None) -> None:
+        """Take out the slots that are done, or all of them after an interruption; their answers go to ``done``."""
         for slot in list(active):
             ending = interrupted if slot.waiting else slot.writer.ending or interrupted
             if ending:
                 active.remove(slot)
                 self._release(slot)
                 last = slot.writer.end(ending)
+                done.append(Answer(slot.request, last.result, slot.error))
                 self._report(slot, last)
-                yield Answer(slot.request, last.result, slot.error)
 
     def _release(self, slot: Slot) -> None:
         slot.calls.finish()
@@ -300,17 +309,24 @@ def generate_all(
     """The results of some prompts, each with its own options, in the order given.
 
     All prompts are checked before the first is computed.  An interruption gives
-    those that had not begun an empty result; an error ends everything.
+    those that had not begun an empty result; that of Ctrl-C raises KeyboardInterrupt,
+    with the results as its ``result``.  An error ends everything.
     """
     if len(params) != len(prompts):
         raise UsageError(f"{len(prompts)} prompts need as many SamplingParams, not {len(params)}")
     checked = [check_prompt(ids, model) for ids in prompts]
     requests = [Request(ids, p, i) for i, (ids, p) in enumerate(zip(checked, params, strict=True))]
     results: dict[int, GenerationResult] = {}
-    for answer in Batch(model, tokenizer, cancel=cancel).run(requests):
-        if answer.error:
-            raise answer.error
-        results[answer.request.key] = cast(GenerationResult, answer.result)
+    try:
+        for answer in Batch(model, tokenizer, cancel=cancel).run(requests):
+            if answer.error:
+                raise answer.error
+            results[answer.request.key] = cast(GenerationResult, answer.result)
+    except KeyboardInterrupt as error:
+        cut: list[Answer] = getattr(error, "result", [])
+        results.update({answer.request.key: answer.result for answer in cut if answer.result})
+        keep_result(error, [results.get(request.key) or _not_begun(request) for request in requests])
+        raise
     return [results.get(request.key) or _not_begun(request) for request in requests]
 
 

@@ -27,7 +27,7 @@ from llmgen.generation.interfaces import ModelLike, TokenizerLike
 from llmgen.generation.params import SamplingParams
 from llmgen.generation.prompt import check_prompt
 from llmgen.generation.sampler import Sampler
-from llmgen.generation.stopping import AnswerText, Cancel, Interruptible, Stops
+from llmgen.generation.stopping import AnswerText, Cancel, Interruptible, Stops, keep_result
 
 MAX_BEAMS = 64
 
@@ -162,18 +162,19 @@ class BeamSearch:
         return _Hypothesis(CachedTokens(self._model, self._model.new_sequence()), sampler)
 
     def run(self) -> list[Beam]:
-        """Search.  Ctrl-C, a timeout or the cancel token end it with what there is, marked so.
+        """Search.  A timeout or the cancel token ends it with what there is, marked so.
 
-        An error raises; :attr:`found` then holds what there was before it.
+        Ctrl-C and errors raise; :attr:`found` then holds what there was before, and so
+        does the ``result`` of KeyboardInterrupt.
         """
         self._live = [self._first]
         self._calls.start()
-        failure: Exception | None = None
+        failure: BaseException | None = None
         ending: Ending | None
         try:
             ending = self._search()
-        except KeyboardInterrupt:
-            ending = Ending("interrupted", "keyboard")
+        except KeyboardInterrupt as error:
+            ending, failure = Ending("interrupted", "keyboard"), error
         except Interrupted:
             ending = self._calls.due() or Ending("interrupted", "cancel")
         except (LLMGenError, MemoryError, OSError) as error:
@@ -191,6 +192,8 @@ class BeamSearch:
         )
         ranked = sorted(self._ended, key=lambda ended: -ended.score)
         self.found = [self._beam(ended) for ended in ranked[: self._options.n_beams]]
+        if isinstance(failure, KeyboardInterrupt):
+            keep_result(failure, self.found)
         if failure is not None:
             raise failure
         return self.found

@@ -97,7 +97,7 @@ class Session:
         cancel: Cancel | None = None,
         callback: Callback | None = None,
     ) -> GenerationResult:
-        """The same in one call.  Ctrl-C gives a result with finish_reason ``interrupted``."""
+        """The same in one call.  Ctrl-C raises KeyboardInterrupt with the ``result`` so far."""
         return self.stream(prompt, params, cancel=cancel, callback=callback).run()
 
     def reset(self) -> None:

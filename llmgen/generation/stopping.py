@@ -180,6 +180,11 @@ class Interruptible:
             self._finished.wait(_WATCH_EVERY_S)
 
 
+def keep_result(error: KeyboardInterrupt, result: object) -> None:
+    """Let the exception of Ctrl-C carry what there is so far, as its ``result``."""
+    error.result = result  # type: ignore[attr-defined]
+
+
 def turn(model: ModelLike) -> threading.RLock:
     """The lock under which a model's calls are made, and the memory they use is given back."""
     with _turns_guard:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from llmgen.errors import Interrupted
 from llmgen.generation.cached import CachedTokens, Reuse
 from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
-from llmgen.generation.stopping import Interruptible
+from llmgen.generation.stopping import Interruptible, keep_result
 from llmgen.generation.writer import Writer
 
 Callback = Callable[[GenerationEvent], object]
@@ -93,9 +93,11 @@ class GenerationStream(Iterator[GenerationEvent]):
     """The events of one generation.
 
     Leaving a loop over it early, closing it, or dropping it stops the work and
-    frees the session.  Ctrl-C during the work does not raise: the stream ends
-    like any other, with finish_reason ``interrupted`` and the text so far.  An
-    error raises; ``result`` then holds what there was before it.
+    frees the session.  Ctrl-C during the work raises KeyboardInterrupt, and an
+    error raises, too; ``result`` then holds what there was before it, with
+    finish_reason ``interrupted``, and so does the ``result`` of KeyboardInterrupt.
+    Where Ctrl-C comes between two events, in the caller's own code, :meth:`close`
+    gives the stream its result; leaving a ``with`` block does that, too.
     """
 
     def __init__(
@@ -125,12 +127,13 @@ class GenerationStream(Iterator[GenerationEvent]):
         return self._writer.text
 
     def run(self) -> GenerationResult:
-        """Run to the end."""
+        """Run to the end.  KeyboardInterrupt brings the result so far as its ``result``."""
         try:
             for _ in self:
                 pass
-        except KeyboardInterrupt:  # between two steps
-            self._end(Ending("interrupted", "keyboard"))
+        except KeyboardInterrupt as error:  # in a step, or between two
+            self._interrupted(error)
+            raise
         assert self.result is not None
         return self.result
 
@@ -140,12 +143,15 @@ class GenerationStream(Iterator[GenerationEvent]):
         Returns False where another thread is in the middle of a step: it will
         end at once, but has not yet.
         """
+        return self._close(Ending("interrupted", "closed"))
+
+    def _close(self, ending: Ending) -> bool:
         try:
             self._events.close()
         except ValueError:
             self._calls.interrupt()
             return False
-        self._end(Ending("interrupted", "closed"))
+        self._end(ending)
         return True
 
     def on_end(self, action: Callable[[], None]) -> None:
@@ -159,8 +165,9 @@ class GenerationStream(Iterator[GenerationEvent]):
             return next(self._events)
         except StopIteration:
             ending = self._writer.ending or Ending("interrupted", "closed")
-        except KeyboardInterrupt:
-            ending = Ending("interrupted", "keyboard")
+        except KeyboardInterrupt as error:
+            self._interrupted(error)
+            raise
         except Interrupted:
             ending = self._calls.due() or Ending("interrupted", "cancel")
         except BaseException:
@@ -174,11 +181,19 @@ class GenerationStream(Iterator[GenerationEvent]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, KeyboardInterrupt) and self.result is None:
+            self._close(Ending("interrupted", "keyboard"))
+            keep_result(error, self.result)
         self.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_events"):
             self.close()
+
+    def _interrupted(self, error: KeyboardInterrupt) -> None:
+        """End because of Ctrl-C, whose exception takes the result along."""
+        self._end(Ending("interrupted", "keyboard"))
+        keep_result(error, self.result)
 
     def _end(self, ending: Ending) -> GenerationEvent:
         if self.result is not None:

@@ -2,17 +2,21 @@
 
 Python handles a signal only between two of its own instructions, and a run can take
 seconds.  But the C-level handler also writes a byte into a "wakeup" file descriptor
-at once; a small thread waits for that byte and stops the running teams, so that the
-main thread comes back to Python and raises KeyboardInterrupt.
+at once; a small thread waits for that byte and stops the team that the main thread
+runs, so that this thread comes back to Python and the handler is called.  What it does
+is its own affair: Python's raises KeyboardInterrupt; where an application's handler
+raises nothing, the run is made again.  Runs of other threads are not stopped, because
+no handler is ever called in them.
 """
 
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -23,21 +27,33 @@ class Stoppable(Protocol):
 
 class _Watcher:
     def __init__(self) -> None:
-        self._running: set[Stoppable] = set()
+        self._team: Stoppable | None = None  # that the main thread runs
         self._sockets: tuple[socket.socket, socket.socket] | None = None
-        self._lock = threading.RLock()  # held from reading a signal to having stopped the teams
 
-    def install(self) -> None:
-        """Listen; only from the main thread, and only while nobody else (a running asyncio loop, say) does.
+    @contextmanager
+    def watching(self, team: Stoppable) -> Iterator[None]:
+        """Stop this team at a signal that comes meanwhile, where it is the main thread that runs it.
+
+        A signal from before, whose handler was called already, may stop it once, too.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._listen()
+        before, self._team = self._team, team
+        try:
+            yield
+        finally:
+            self._team = before
+
+    def _listen(self) -> None:
+        """Have signals told to the thread below, unless somebody else listens (a running asyncio loop, say).
 
         Called before every run: whoever listened in between (asyncio, prompt_toolkit)
         leaves nothing behind when he goes.
         """
-        if threading.current_thread() is not threading.main_thread():
-            return
         if self._sockets is None:
             ours, theirs = socket.socketpair()
-            ours.setblocking(False)
             theirs.setblocking(False)
             self._sockets = (ours, theirs)
             threading.Thread(target=self._watch, args=(ours,), name="llmgen-signals", daemon=True).start()
@@ -47,26 +63,9 @@ class _Watcher:
             signal.set_wakeup_fd(before)
 
     def _watch(self, ours: socket.socket) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(ours, selectors.EVENT_READ)
-            self._wait(selector, ours)
-
-    def _wait(self, selector: selectors.BaseSelector, ours: socket.socket) -> None:
         while True:
-            selector.select()
-            with self._lock:
-                if signal.SIGINT in _read(ours):
-                    for team in list(self._running):
-                        team.stop()
-
-    def drain(self) -> None:
-        """Before a call: the main thread forgets signals from before, for which Python raises by itself.
-
-        Otherwise a watcher that wakes up late would stop the next call instead.
-        """
-        if self._sockets and threading.current_thread() is threading.main_thread():
-            with self._lock:
-                _read(self._sockets[0])
+            if signal.SIGINT in ours.recv(4096) and (team := self._team):
+                team.stop()
 
     def forget(self) -> None:
         """In a forked child: the sockets belong to the parent."""
@@ -75,22 +74,7 @@ class _Watcher:
             if before not in (-1, self._sockets[1].fileno()):
                 signal.set_wakeup_fd(before)
             self._sockets = None
-        self._running = set()
-        self._lock = threading.RLock()
-
-    def add(self, team: Stoppable) -> None:
-        self._running.add(team)
-
-    def remove(self, team: Stoppable) -> None:
-        self._running.discard(team)
-
-
-def _read(ours: socket.socket) -> bytes:
-    """The numbers of the signals that have come, possibly none."""
-    try:
-        return ours.recv(4096)
-    except BlockingIOError:
-        return b""
+        self._team = None
 
 
 WATCHER = _Watcher()

@@ -43,8 +43,9 @@ Wanted = Literal["last", "all", "none"]
 class Model:
     """Runs one model file.  All calls may come from any thread, one at a time.
 
-    Ctrl-C in the main thread ends a running call with KeyboardInterrupt within 0.2 s,
-    ``cancel`` from any thread with Interrupted.  A sequence never holds half a run.
+    Ctrl-C ends a running call of the main thread with KeyboardInterrupt within 0.2 s (or
+    with what the application's own handler raises; where it raises nothing, the call goes
+    on), ``cancel`` from any thread with Interrupted.  A sequence never holds half a run.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Model:
         self.kv_type = kv_type
         self._file = file
         self._lock = threading.RLock()
-        self._closed = self._closing = False
+        self._closed = self._closing = self._cancelled = False
         self.weights = Weights(file)
         self._chunk = min(CHUNK, -(-self.n_ctx // TILE_TOKENS) * TILE_TOKENS)
         self.layout = CacheLayout(config, self.n_ctx, self._chunk, kv_type)
@@ -229,17 +230,14 @@ class Model:
         with self._lock:
             self._check_open()
             self._file.check_whole()
-            WATCHER.drain()
+            self._cancelled = False
             self._team.clear_stop()
-            WATCHER.install()
-            WATCHER.add(self._team)
-            try:
+            with WATCHER.watching(self._team):
                 yield
-            finally:
-                WATCHER.remove(self._team)
 
     def cancel(self) -> None:
         """End the call that is running now with Interrupted; from any thread."""
+        self._cancelled = True  # first: whoever sees the team stopped asks for it
         self._team.stop()
 
     def close(self) -> None:
@@ -291,9 +289,14 @@ class Model:
             raise Interrupted("the computation was stopped: the model is being closed")
         n_threads = program.pace.choose(n_tokens)
         table, nbytes, steps = program.table(n_threads, self._workspace, self._library)
-        start, cpu = time.perf_counter(), time.thread_time()
-        if not self._team.run(table, nbytes, steps, n_threads):
-            raise Interrupted("the computation was stopped")
+        while True:
+            start, cpu = time.perf_counter(), time.thread_time()
+            if self._team.run(table, nbytes, steps, n_threads):
+                break
+            # stopped by cancel, or by a signal, whose handler has been called by now and raised nothing
+            self._team.clear_stop()
+            if self._cancelled or self._closing:
+                raise Interrupted("the computation was stopped")
         wall, used = time.perf_counter() - start, time.thread_time() - cpu
         program.pace.report(n_threads, n_tokens, wall, wall - used, self._team.long_waits())
 

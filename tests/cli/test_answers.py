@@ -148,15 +148,20 @@ main()
 ERRORS = ["MemoryError", "OSError(28, 'No space left on device')"]
 
 
-def broken(error: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """``llmgen run`` whose fourth step fails, which is told in one line."""
-    done = subprocess.run(
+def breaking(error: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``llmgen run`` whose fourth step raises that."""
+    return subprocess.run(
         [sys.executable, "-c", BREAKS.format(error=error), "run", str(smollm2()), *STORY, *arguments],
         capture_output=True,
         text=True,
         env=environment(),
         check=False,
     )
+
+
+def broken(error: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same with an error, which is told in one line."""
+    done = breaking(error, *arguments)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert "memory" in line or "No space left" in line
@@ -180,3 +185,13 @@ def test_an_error_in_the_middle_keeps_several_answers(error: str, several: str) 
     answers = json.loads(done.stdout)[several.removeprefix("--")]
     assert [len(answer["token_ids"]) for answer in answers] == [4, 4]
     assert {answer["finish_detail"] for answer in answers} == {"error"}
+
+
+@pytest.mark.parametrize("several", ["--samples", "--beams"])
+def test_ctrl_c_keeps_several_answers(several: str) -> None:
+    done = breaking("KeyboardInterrupt", several, "2", "--seed", "1", "--json")
+    assert (done.returncode, done.stderr) == (130, "")
+    answers = json.loads(done.stdout)[several.removeprefix("--")]
+    assert [len(answer["token_ids"]) for answer in answers] == [4, 4]
+    assert {answer["finish_detail"] for answer in answers} == {"keyboard"}
+    assert breaking("KeyboardInterrupt", several, "2", "--seed", "1").stdout.endswith("\n")

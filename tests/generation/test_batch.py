@@ -290,12 +290,15 @@ def test_interruption_ends_those_at_work_and_begins_no_other():
 
     model.before_call = press
     requests = [Request([i], GREEDY, key=i) for i in range(9)]
-    answers = run(model, requests, slots=3)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        next(Batch(model, FakeTokenizer(), slots=3).run(requests))  # no cut answer is given as one
+    answers = {answer.request.key: answer for answer in caught.value.result}
     assert sorted(answers) == [0, 1, 2]
     for key, answer in answers.items():
         assert answer.result.finish_reason == "interrupted"
         assert answer.result.token_ids == alone(requests[key]).token_ids[: answer.result.completion_tokens]
         assert answer.result.completion_tokens == 4
+    assert all(seq.closed for seq in model.sequences)
     cancel = threading.Event()
     events = []
 
@@ -309,6 +312,30 @@ def test_interruption_ends_those_at_work_and_begins_no_other():
     assert sorted(answers) == [0, 1, 2]
     assert {a.result.finish_detail for a in answers.values()} == {"cancel"}
     assert all(seq.closed for seq in model.sequences)
+
+
+def test_ctrl_c_loses_no_answer_and_counts_what_was_computed():
+    """Also those that were ready, but not given out yet."""
+    model = FakeModel(n_ctx=4096)
+
+    def on_event(request, event):
+        if request.key == "short" and event.result:
+            raise KeyboardInterrupt
+
+    requests = [
+        Request([1], GREEDY.with_(max_tokens=1), key="short"),
+        Request([2], GREEDY, key="cut"),
+        Request([2] * 2000, GREEDY, key="long"),
+    ]
+    with pytest.raises(KeyboardInterrupt) as caught:
+        list(Batch(model, on_event=on_event).run([*requests, Request([], key="refused")]))
+    results = {answer.request.key: answer.result for answer in caught.value.result}
+    assert sorted(results) == ["cut", "long", "refused", "short"]
+    assert results["refused"] is None
+    assert results["short"].finish_detail == "max_tokens"
+    assert results["cut"].finish_detail == results["long"].finish_detail == "keyboard"
+    assert 0 < results["long"].timings.prefill_tokens < 2000
+    assert results["long"].timings.cached_tokens == 0
 
 
 def test_answers_are_plain_data():

@@ -163,8 +163,10 @@ def test_limits_and_interruptions(monkeypatch):
 
     model = TinyModel(9)
     model.before_call = interrupt
-    found = search(model, [1], params, n_beams=2)
-    assert found[0].result.finish_reason == "interrupted"
+    with pytest.raises(KeyboardInterrupt) as caught:
+        search(model, [1], params, n_beams=2)
+    found = caught.value.result
+    assert found[0].result.finish_detail == "keyboard"
     assert len(found[0].result.token_ids) == 3
 
 

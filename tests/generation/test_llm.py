@@ -16,6 +16,7 @@ import pytest
 import models
 from llmgen import LLM, LLMGenError, SamplingParams
 from llmgen.errors import ContextFullError, UsageError
+from llmgen.generation import Request
 
 GREEDY = SamplingParams(temp=0.0, max_tokens=8)
 PROMPT = "Once upon a time"
@@ -235,10 +236,14 @@ def test_what_the_file_says(llm):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_ctrl_c_gives_the_text_so_far_and_leaves_the_model_usable(llm, monkeypatch):
-    def generate(prompts, params):
-        """Ctrl-C comes at some moment of the work, which would not end otherwise."""
+def test_ctrl_c_carries_the_text_so_far_and_leaves_the_model_usable(llm, monkeypatch):
+    def interrupted(call):
+        """The result of a call that Ctrl-C ended at some moment of the work, which would not end otherwise."""
         begun = threading.Event()
+
+        def work():
+            call()
+            presser.join()
 
         def press():
             begun.wait()
@@ -249,20 +254,25 @@ def test_ctrl_c_gives_the_text_so_far_and_leaves_the_model_usable(llm, monkeypat
         presser.start()
         with monkeypatch.context() as patch:
             patch.setattr(llm.model, "prefill", lambda *a, **kw: (begun.set(), prefill(*a, **kw))[1])
-            found = llm.generate(prompts, params)
-        try:
-            presser.join()
-        except KeyboardInterrupt:
-            pytest.fail("the work was over before Ctrl-C came")
-        return found
+            with pytest.raises(KeyboardInterrupt) as caught:
+                work()
+        return caught.value.result
 
     expected = llm.generate(PROMPT, GREEDY)
-    result = generate(PROMPT, ENDLESS)
+    result = interrupted(lambda: llm.generate(PROMPT, ENDLESS))
     assert result.finish_reason == "interrupted"
     assert result.token_ids[:8] == expected.token_ids[: len(result.token_ids)]
-    several = generate([[i, *range(300)] for i in range(10)], ENDLESS)
+    message = [{"role": "user", "content": "Hi"}]
+    assert interrupted(lambda: llm.chat(message, ENDLESS)).finish_reason == "interrupted"
+    several = interrupted(lambda: llm.generate([[i, *range(300)] for i in range(10)], ENDLESS))
     assert len(several) == 10
     assert {r.finish_reason for r in several} == {"interrupted"}
+    assert len(interrupted(lambda: llm.samples(PROMPT, 3, ENDLESS))) == 3
+    long = ENDLESS.with_(context_full="stop")
+    assert interrupted(lambda: llm.beams([*range(300)], 8, long))[0].result.finish_reason == "interrupted"
+    requests = [Request([i, *range(300)], ENDLESS, key=i) for i in range(2)]
+    cut = interrupted(lambda: list(llm.batch(requests)))
+    assert {a.result.finish_reason for a in cut} == {"interrupted"}
     assert llm.generate(PROMPT, GREEDY).token_ids == expected.token_ids
 
 

@@ -246,7 +246,7 @@ def test_a_new_generation_ends_the_one_before():
     assert new.finish_reason in ("stop", "length")
 
 
-def test_keyboard_interrupt_gives_a_result_and_leaves_the_session_usable():
+def test_keyboard_interrupt_carries_the_result_and_leaves_the_session_usable():
     model = FakeModel()
     s = session(model)
 
@@ -259,13 +259,39 @@ def test_keyboard_interrupt_gives_a_result_and_leaves_the_session_usable():
 
     plain = session().generate([1, 2], GREEDY.with_(ignore_eos=True))
     model.before_call = press_at(4)
-    result = s.generate([1, 2], GREEDY.with_(ignore_eos=True))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        s.generate([1, 2], GREEDY.with_(ignore_eos=True))
+    result = caught.value.result
     assert (result.finish_reason, result.finish_detail) == ("interrupted", "keyboard")
     assert result.token_ids == plain.token_ids[:4]
     model.before_call = None
     assert s.generate([1, 2], GREEDY.with_(ignore_eos=True)).token_ids == plain.token_ids
     model.before_call = press_at(len(model.calls))  # during the prompt
-    assert s.generate([7], GREEDY).completion_tokens == 0
+    stream = s.stream([7], GREEDY)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        list(stream)
+    assert caught.value.result is stream.result
+    assert (stream.result.completion_tokens, stream.result.timings.prefill_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("where", ["callback", "loop in a with block"])
+def test_keyboard_interrupt_in_the_callers_own_code(where):
+    def press(event):
+        if event.token_id == ord("b"):
+            raise KeyboardInterrupt
+
+    s = session(FakeModel(script=says("abcd", 1)))
+    stream = s.stream([1], GREEDY, callback=press if where == "callback" else None)
+
+    def loop():
+        with stream:
+            for event in stream:
+                press(event)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        loop()
+    assert caught.value.result is stream.result
+    assert (stream.result.text, stream.result.finish_detail) == ("ab", "keyboard")
 
 
 def test_an_error_in_the_middle_keeps_the_text_so_far():

@@ -147,6 +147,63 @@ print(ended)
     assert out.split() == ["40"]
 
 
+# presses Ctrl-C eight times; the application's handler, which raises nothing, has to be called each time
+PRESSED = """
+handled = threading.Event()
+signal.signal(signal.SIGINT, lambda *_: handled.set())
+
+def press():
+    for _ in range(8):
+        os.kill(os.getpid(), signal.SIGINT)
+        handled.wait()
+        handled.clear()
+
+def work():
+    presser.start()
+    tokens = []
+    while presser.is_alive():
+        part = [len(tokens) % 100] * 300
+        m.prefill(seq, part)
+        m.decode([seq], [5])
+        tokens += [*part, 5]
+    return tokens
+
+m = load()
+seq = m.new_sequence()
+presser = threading.Thread(target=press)
+"""
+
+
+@posix
+def test_a_handler_that_raises_nothing_is_called_and_the_call_goes_on() -> None:
+    out = run(
+        PRESSED
+        + """
+tokens = work()
+fresh = m.new_sequence()
+for at in range(0, len(tokens), 301):
+    m.prefill(fresh, tokens[at : at + 300])
+    m.decode([fresh], [5])
+print(np.array_equal(m.decode([seq], [7]).copy(), m.decode([fresh], [7])))
+"""
+    )
+    assert out.split() == ["True"]
+
+
+@posix
+def test_ctrl_c_leaves_the_calls_of_other_threads_alone() -> None:
+    out = run(
+        PRESSED
+        + """
+worker = threading.Thread(target=lambda: print(len(work()) == seq.length))
+worker.start()
+while worker.is_alive():
+    worker.join(0.05)  # a signal may come just before it begins to wait
+"""
+    )
+    assert out.split() == ["True"]
+
+
 # --- fork ---
 
 
