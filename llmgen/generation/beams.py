@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from llmgen.errors import Interrupted, LLMGenError, UsageError
 from llmgen.generation.batch import MAX_SLOTS
 from llmgen.generation.cached import CachedTokens, common_prefix
-from llmgen.generation.candidates import best, log_total
+from llmgen.generation.candidates import best, check_finite, log_total
 from llmgen.generation.events import Ending, GenerationResult, Timings, TokenLogprob, TokenScore
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
 from llmgen.generation.params import SamplingParams
@@ -220,10 +220,12 @@ class BeamSearch:
         cache = self._first.cache
         cache.begin(self._prompt, "none")
         try:
-            return cast("NDArray[np.float32]", cache.prefill(self._calls))
+            row = cast("NDArray[np.float32]", cache.prefill(self._calls))
         finally:
             self._clock.prefill_tokens = cache.cached
             self._clock.prefill_s = time.perf_counter() - started
+        check_finite(row)
+        return row
 
     def _decode(self) -> list[NDArray[np.float32]]:
         """The logits after every live hypothesis: float32 [n_vocab] each."""

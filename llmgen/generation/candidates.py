@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmgen.errors import LLMGenError
 from llmgen.generation import native
 from llmgen.kernels.layout import SAMPLING_BLOCK, SAMPLING_LANES
 
@@ -261,6 +262,21 @@ class Weights:
         before = float(cumulative[block - 1]) if block else 0.0
         share = (u * float(cumulative[-1]) - before) / float(inside[-1])
         return first + _first_over(inside, min(max(share, 0.0), 1.0))
+
+
+def check_finite(logits: NDArray[np.float32]) -> None:
+    """Raises :class:`LLMGenError` where a model's logits, of any shape, are not all finite."""
+    if not np.isfinite(logits).all():
+        raise broken_logits(bool(np.isnan(logits).any()))
+
+
+def broken_logits(are_nan: bool) -> LLMGenError:
+    """What to say of logits that are NaN or infinite."""
+    found = "not numbers (NaN)" if are_nan else "infinite"
+    return LLMGenError(
+        f"the model's logits are {found}, where finite ones were expected: the file may be damaged,"
+        " or its values may be too large for this key-value cache type (--kv-type f32 has more room)"
+    )
 
 
 def log_total(c: Candidates) -> float:

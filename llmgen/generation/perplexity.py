@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.errors import UsageError
-from llmgen.generation.candidates import Candidates, log_total
+from llmgen.generation.candidates import Candidates, check_finite, log_total
 from llmgen.generation.interfaces import ModelLike
 
 _log = logging.getLogger(__name__)
@@ -100,7 +100,10 @@ def windows(n_tokens: int, n_ctx: int, stride: int | None = None) -> list[Window
 def measure(
     model: ModelLike, ids: Sequence[int], parts: Sequence[Window], bos_id: int | None = None
 ) -> Iterator[Perplexity]:
-    """The figures after each window; ``bos_id`` where every window is to begin with that token."""
+    """The figures after each window; ``bos_id`` where every window is to begin with that token.
+
+    Raises :class:`LLMGenError` where the model's logits are not finite.
+    """
     sums = _Sums()
     seq = model.new_sequence()
     try:
@@ -126,6 +129,7 @@ def _window(model: ModelLike, seq: object, tokens: list[int], first: int) -> NDA
     for start in range(first - 1, len(tokens) - 1, size):
         part = tokens[start : min(start + size, len(tokens) - 1)]
         rows = cast("NDArray[np.float32]", model.prefill(seq, part, "all"))
+        check_finite(rows)
         targets = tokens[start + 1 : start + 1 + len(part)]
         nll.extend(
             log_total(Candidates(None, row)) - float(row[t]) for row, t in zip(rows, targets, strict=True)

@@ -18,9 +18,8 @@ server and command line (``init_sampler`` in tools/server/server-context.cpp).  
 end-of-generation token is never penalized, though: in a conversation each turn ends with
 one, and with a penalty on it answers would grow longer and longer.
 
-Edge values: a NaN logit is an error, as is a vocabulary that is masked whole; a
-logit of +inf (after bias) is chosen before everything else; of equal logits the
-lower token id comes first.
+Edge values: a logit of NaN or +inf is an error, as is a vocabulary that is masked
+whole; of equal logits the lower token id comes first.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from numpy.typing import NDArray
 
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation import filters, mirostat, native, penalties
-from llmgen.generation.candidates import Candidates, Weights
+from llmgen.generation.candidates import Candidates, Weights, broken_logits
 from llmgen.generation.dry import Breakers, dry, longest_counted
 from llmgen.generation.events import TokenScore
 from llmgen.generation.history import History
@@ -115,8 +114,8 @@ class Sampler:
     def sample(self, logits: NDArray[np.float32]) -> Choice:
         """Choose the next token from float32 [n_vocab] (not changed) and remember it.
 
-        Raises :class:`UsageError` for what is no such array, :class:`LLMGenError` where the
-        logits are NaN or all -inf.
+        Raises :class:`UsageError` for what is no such array, :class:`LLMGenError` where one
+        logit is NaN or +inf, or all are -inf.
         """
         self._check(logits)
         started = time.perf_counter()
@@ -172,9 +171,7 @@ class Sampler:
         """The candidates after every stage; a token is drawn from the softmax of their logits."""
         self._check(logits)
         c = self.biased(Candidates(None, logits))
-        if _peak(c) == np.inf:
-            certain = np.flatnonzero(c.logits == np.inf)
-            return Candidates(certain, np.zeros(len(certain), dtype=np.float32))
+        _check_peak(c)
         for stage in self._stages:
             c = stage(c)
         return c
@@ -347,20 +344,16 @@ class Sampler:
         return mirostat.cut_v2(c, self.mu)
 
 
-def _peak(c: Candidates) -> float:
-    """The largest logit.  Refuses NaN, and a vocabulary of which nothing is left."""
+def _check_peak(c: Candidates) -> None:
+    """Refuses logits of NaN and +inf, and a vocabulary of which nothing is left."""
     peak = c.peak
-    if np.isnan(peak):
-        raise LLMGenError(
-            "the model's logits are not numbers (NaN), where finite ones were expected: the file may be"
-            " damaged, or its values may be too large for this key-value cache type"
-        )
+    if np.isnan(peak) or peak == np.inf:
+        raise broken_logits(bool(np.isnan(peak)))
     if peak == -np.inf:
         raise LLMGenError(
             "every token of the vocabulary is masked, so none can be chosen: remove some of the banned"
             " tokens, logit biases, ignore_eos or min_tokens"
         )
-    return peak
 
 
 def _vocabulary_ids(ids: Collection[int], n_vocab: int) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.errors import UsageError
+from llmgen.generation.candidates import check_finite
 from llmgen.generation.events import Ending, GenerationEvent, GenerationResult, Timings, TokenScore
 from llmgen.generation.interfaces import TokenizerLike
 from llmgen.generation.params import SamplingParams
@@ -91,6 +92,8 @@ class Writer:
         return event
 
     def _step(self, logits: NDArray[np.float32]) -> GenerationEvent | None:
+        if self._ttft_s is None:
+            check_finite(logits)  # of a damaged file; later ones the sampler refuses where they matter
         choice = self._sampler.sample(logits)
         token = choice.token_id
         if self._ttft_s is None:
