@@ -189,6 +189,7 @@ class LLM:
         seq = self._model.new_sequence()
         try:
             rows = self._model.prefill(seq, checked, logits="all")
+            self._model.check_file()
         finally:
             seq.close()
         assert rows is not None

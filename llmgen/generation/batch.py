@@ -240,7 +240,10 @@ class Batch:
             if ending:
                 active.remove(slot)
                 self._release(slot)
-                last = slot.writer.end(ending)
+                if ending.reason != "interrupted":
+                    with slot.own_trouble():
+                        self._model.check_file()
+                last = slot.writer.end(ending if slot.error is None else Ending("interrupted", "error"))
                 done.append(Answer(slot.request, last.result, slot.error))
                 self._report(slot, last)
 

@@ -173,6 +173,7 @@ class BeamSearch:
         ending: Ending | None
         try:
             ending = self._search()
+            self._model.check_file()
         except KeyboardInterrupt as error:
             ending, failure = Ending("interrupted", "keyboard"), error
         except Interrupted:

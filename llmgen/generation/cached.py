@@ -124,6 +124,7 @@ class CachedTokens:
         """Write what is in the cache to a file; see ``llmgen.model.cache_file``."""
         from llmgen.model import cache_file
 
+        self.model.check_file()
         n = self.cached
         _log.debug("writing %d tokens to the prompt cache %s", n, path)
         cache_file.save(path, self.model, self.seq, self.tokens[:n], min(self._prompt_role, n))  # type: ignore[arg-type]

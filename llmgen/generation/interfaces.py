@@ -57,6 +57,9 @@ class ModelLike(Protocol):
 
     def cancel(self) -> None: ...
 
+    def check_file(self) -> None:
+        """Raise where what was computed cannot be trusted, because the file has changed."""
+
 
 class StreamDecoderLike(Protocol):
     """Token ids to text, never half a character."""

@@ -102,7 +102,7 @@ def measure(
 ) -> Iterator[Perplexity]:
     """The figures after each window; ``bos_id`` where every window is to begin with that token.
 
-    Raises :class:`LLMGenError` where the model's logits are not finite.
+    Raises :class:`LLMGenError` where the model's logits are not finite, or its file has changed.
     """
     sums = _Sums()
     seq = model.new_sequence()
@@ -115,6 +115,7 @@ def measure(
             sums.add(_window(model, seq, tokens, window.first - window.start))
             figures = Perplexity(sums.n, number, sums.mean, sums.error)
             _log.debug("window %d of %d: perplexity %.4f", number, len(parts), figures.perplexity)
+            model.check_file()
             yield figures
     finally:
         seq.close()

@@ -42,10 +42,21 @@ def generate_events(
     calls: Interruptible,
     told: Callback,
 ) -> Generator[GenerationEvent, None, None]:
-    """The loop: the prompt, then token by token until ``writer.ending`` is set."""
+    """The loop: the prompt, then token by token until ``writer.ending`` is set; then a look at the model's file."""
     writer.start()
     calls.start()
     logits = _prompt(cache, ids, reuse, writer, calls)
+    yield from _tokens(logits, cache, writer, calls, told)
+    cache.model.check_file()
+
+
+def _tokens(
+    logits: NDArray[np.float32] | None,
+    cache: CachedTokens,
+    writer: Writer,
+    calls: Interruptible,
+    told: Callback,
+) -> Generator[GenerationEvent, None, None]:
     while writer.ending is None:
         event = writer.step(cast("NDArray[np.float32]", logits))
         if event is None:

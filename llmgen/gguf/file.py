@@ -90,6 +90,11 @@ class GGUFFile:
                 found = f"the file was cut short while it was in use, expected the {file.size:,} bytes it had"
                 raise problem(file.path, found, "restore it, and load the model again")
 
+    def check_unchanged(self) -> None:
+        """ModelFileError where a part was written to since it was opened: the tensors are what is there now."""
+        for file in self._files:
+            file.check_unchanged()
+
     def close(self) -> None:
         """Close the mapping.  After it, tensors and their addresses must not be used.
 

@@ -13,6 +13,7 @@ import mmap
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,9 @@ class MappedFile:
     def __init__(self, path: Path) -> None:
         """Map the file at ``path``; ModelFileError where that is impossible."""
         self.path = path
-        self._map: mmap.mmap | None = _map(path)
+        self._map: mmap.mmap | None
+        self._map, self._file = _map(path)
+        self._state = _state(self._file)
         self._bytes: npt.NDArray[np.uint8] | None = np.frombuffer(self._map, np.uint8)
         self.size = len(self._map)
         self.address: int = self._bytes.ctypes.data
@@ -54,9 +57,18 @@ class MappedFile:
             raise ValueError(f"the model file {self.path.name} was closed")
         return self._bytes
 
+    def check_unchanged(self) -> None:
+        """ModelFileError where the file was written to since it was mapped; one renamed over it is another file."""
+        if not self._file.closed and _state(self._file) != self._state:
+            found = "the file was changed while it was in use, so what was computed since cannot be trusted"
+            raise problem(
+                self.path, found, "load it again, and replace a model by renaming another file over it"
+            )
+
     def close(self) -> None:
         """Give the mapping back; with arrays over it still in use, when the last of them goes."""
         mapped, self._map, self._bytes = self._map, None, None
+        self._file.close()
         try:
             if mapped is not None:
                 mapped.close()
@@ -64,14 +76,23 @@ class MappedFile:
             pass  # each array holds the map, which unmaps itself once nobody does
 
 
-def _map(path: Path) -> mmap.mmap:
-    """Map the regular, non-empty file at ``path``."""
+def _state(file: BinaryIO) -> tuple[int, int]:
+    """What changes when somebody writes to a file: its size, the time of its last change."""
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns
+
+
+def _map(path: Path) -> tuple[mmap.mmap, BinaryIO]:
+    """Map the regular, non-empty file at ``path``, which stays open."""
     try:
         _check_is_file(path)  # before open(), which would wait for the writer of a named pipe
-        with open(path, "rb") as file:
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(open(path, "rb"))
             if os.fstat(file.fileno()).st_size == 0:
                 raise problem(path, "the file is empty, expected a GGUF model", "download it again")
-            return _in_large_pages(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            mapped = _in_large_pages(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            opened.pop_all()
+            return mapped, file
     except FileNotFoundError:
         raise problem(path, "there is no such file", _where_to_look(path)) from None
     except PermissionError:

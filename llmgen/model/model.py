@@ -240,6 +240,10 @@ class Model:
         self._cancelled = True  # first: whoever sees the team stopped asks for it
         self._team.stop()
 
+    def check_file(self) -> None:
+        """Raises ModelFileError where the model's file was written to since it was opened."""
+        self._file.check_unchanged()
+
     def close(self) -> None:
         """End a running call with Interrupted, send the threads home, give the memory back."""
         self._closing = True

@@ -107,6 +107,9 @@ class FakeModel:
         rows = self._view[: len(ids)]
         return rows.copy() if copy else rows
 
+    def check_file(self):
+        pass
+
     def cancel(self):
         self._cancelled.set()
 
