@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, overload
 
@@ -18,7 +18,7 @@ from llmgen.generation.batch import MAX_SLOTS, Batch, generate_all
 from llmgen.generation.beams import Beam, BeamOptions, BeamSearch
 from llmgen.generation.cached import Reuse
 from llmgen.generation.events import GenerationEvent, GenerationResult
-from llmgen.generation.params import SamplingParams, option_named
+from llmgen.generation.params import SamplingParams, checked_params, option_named
 from llmgen.generation.prompt import Prompt, check_prompt, prompt_ids
 from llmgen.generation.requests import Answer, Request
 from llmgen.generation.rng import random_seed
@@ -95,7 +95,7 @@ class LLM:
         that brings none.  Raises :class:`LLMGenError`.
         """
         started = time.perf_counter()
-        self.params = params or SamplingParams()
+        self.params = checked_params(params)
         file = GGUFFile.open(path)
         self._resources = _Resources(file)
         self._finalizer = weakref.finalize(self, self._resources.close)
@@ -239,8 +239,8 @@ class LLM:
         prompts = [self.prompt_ids(item, parse_special=parse_special) for item in prompt]
         if callback is not None:
             raise UsageError("callback goes with one prompt, not several: use on_event of Batch for those")
-        many = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else params
-        return self._generate_all(prompts, [p or self.params for p in many], cancel)
+        many = params if isinstance(params, (list, tuple)) else [params] * len(prompts)
+        return self._generate_all(prompts, [checked_params(p, self.params) for p in many], cancel)
 
     def samples(
         self,
@@ -254,7 +254,7 @@ class LLM:
         """``n`` answers to one prompt, with the seeds s, s + 1, ...; the prompt is computed once."""
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise UsageError(f"samples takes a whole number of answers, at least 1, not {n!r}")
-        params = params or self.params
+        params = checked_params(params, self.params)
         first = random_seed() if params.seed is None else params.seed
         each = [params.with_(seed=(first + i) % 2**64) for i in range(n)]
         return self._generate_all([self.prompt_ids(prompt, parse_special=parse_special)] * n, each, cancel)
@@ -276,7 +276,7 @@ class LLM:
         """
         options = BeamOptions(n_beams, length_penalty, early_stopping)
         ids = self.prompt_ids(prompt, parse_special=parse_special)
-        params = params or self.params
+        params = checked_params(params, self.params)
         return BeamSearch(self._model, self._text.working_tokenizer, ids, params, options, cancel).run()
 
     def batch(
@@ -361,7 +361,7 @@ class LLM:
         )
         stops = self._text.needed_template.stops
         if stops:
-            params = params or self.params
+            params = checked_params(params, self.params)
             params = params.with_(stop=(*params.stop, *stops))
         return self._stream_ids(ids, params, cancel, callback)
 
@@ -388,7 +388,7 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         parse_special: bool = False,
-    ) -> AsyncIterator[GenerationEvent]:
+    ) -> AsyncGenerator[GenerationEvent, None]:
         """:meth:`stream` for asyncio; the work is done in a thread of its own."""
         return stream_async(
             lambda cancel: self.stream(prompt, params, parse_special=parse_special, cancel=cancel)
@@ -403,7 +403,7 @@ class LLM:
         documents: Iterable[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         **kw: Any,
-    ) -> AsyncIterator[GenerationEvent]:
+    ) -> AsyncGenerator[GenerationEvent, None]:
         """:meth:`stream_chat` for asyncio."""
         given: dict[str, Any] = {"tools": tools, "documents": documents, "template_kwargs": template_kwargs}
         return stream_async(lambda cancel: self.stream_chat(messages, params, cancel=cancel, **given, **kw))
@@ -494,7 +494,7 @@ class LLM:
 
 
 def _is_many(prompt: Any) -> bool:
-    """Whether this is a list of prompts rather than a text or a list of token ids."""
-    if not isinstance(prompt, Sequence) or isinstance(prompt, str) or not prompt:
+    """Whether this is a list of prompts, of which there may be none, rather than a text or a list of token ids."""
+    if not isinstance(prompt, Sequence) or isinstance(prompt, (str, bytes, bytearray)):
         return False
-    return isinstance(prompt[0], (str, Sequence, np.ndarray))
+    return not prompt or isinstance(prompt[0], (str, Sequence, np.ndarray))

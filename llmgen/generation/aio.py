@@ -12,23 +12,24 @@ from llmgen.generation.stopping import Cancel
 from llmgen.generation.stream import GenerationStream
 
 
-async def stream_async(start: Callable[[Cancel], GenerationStream]) -> AsyncGenerator[GenerationEvent, None]:
-    """The events of the stream that ``start`` makes of a cancel token.
+def stream_async(start: Callable[[Cancel], GenerationStream]) -> AsyncGenerator[GenerationEvent, None]:
+    """The events of the stream that ``start`` makes of a cancel token; what it refuses is raised at once.
 
     The next token is computed only when it is asked for.  Cancelling the task or
     closing the iterator stops a running computation and waits for its end.
     """
-    loop = asyncio.get_running_loop()
     cancel = threading.Event()
+    return _events(start(cancel), cancel)
+
+
+async def _events(stream: GenerationStream, cancel: threading.Event) -> AsyncGenerator[GenerationEvent, None]:
+    loop = asyncio.get_running_loop()
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="llmgen-async")
-    stream: GenerationStream | None = None
     try:
-        stream = await loop.run_in_executor(worker, start, cancel)
         while (event := await loop.run_in_executor(worker, next, stream, None)) is not None:
             yield event
     finally:
         cancel.set()
-        if stream is not None:
-            # one worker: it closes after the step that may still be running
-            await asyncio.shield(loop.run_in_executor(worker, stream.close))
+        # one worker: it closes after the step that may still be running
+        await asyncio.shield(loop.run_in_executor(worker, stream.close))
         worker.shutdown(wait=False)

@@ -18,7 +18,7 @@ from llmgen.errors import Interrupted, LLMGenError, UsageError
 from llmgen.generation.cached import CachedTokens, common_prefix, prefill_together
 from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
-from llmgen.generation.params import SamplingParams
+from llmgen.generation.params import SamplingParams, checked_params
 from llmgen.generation.prompt import check_prompt, prompt_ids
 from llmgen.generation.requests import TURN, Answer, Request, Slot
 from llmgen.generation.stopping import Cancel, Interruptible, keep_result
@@ -58,7 +58,7 @@ class Batch:
             raise UsageError(f"slots must be from 1 to {MAX_SLOTS}, not {slots}")
         self._model = model
         self._tokenizer = tokenizer
-        self._params = params or SamplingParams()
+        self._params = checked_params(params)
         self._n_slots = slots
         self._cancel = cancel
         self._on_event = on_event
@@ -187,7 +187,7 @@ class Batch:
 
     def _open(self, request: Request, ids: list[int]) -> Slot:
         n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
-        params = self._params if request.params is None else request.params
+        params = checked_params(request.params, self._params)
         writer = Writer(self._tokenizer, params, ids, n_vocab, n_ctx)
         calls = Interruptible(self._model, self._cancel, params.timeout)
         if self._trunk and common_prefix(self._trunk.tokens, ids) >= _WORTH_SHARING:

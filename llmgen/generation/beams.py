@@ -24,7 +24,7 @@ from llmgen.generation.cached import CachedTokens, common_prefix
 from llmgen.generation.candidates import best, check_finite, log_total
 from llmgen.generation.events import Ending, GenerationResult, Timings, TokenLogprob, TokenScore
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
-from llmgen.generation.params import SamplingParams
+from llmgen.generation.params import SamplingParams, checked_params
 from llmgen.generation.prompt import check_prompt
 from llmgen.generation.sampler import Sampler
 from llmgen.generation.stopping import AnswerText, Cancel, Interruptible, Stops, keep_result
@@ -119,11 +119,12 @@ class BeamSearch:
         model: ModelLike,
         tokenizer: TokenizerLike | None,
         prompt_ids: Sequence[int],
-        params: SamplingParams,
+        params: SamplingParams | None,
         options: BeamOptions,
         cancel: Cancel | None = None,
     ) -> None:
         """Of ``params``, biases, bans, penalties, stops and limits apply; nothing is drawn at random."""
+        params = checked_params(params)
         if params.context_full == "shift":
             raise UsageError(
                 "context_full=shift (--context-full) does not go with beams: leave one of them out"

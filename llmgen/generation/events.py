@@ -22,7 +22,7 @@ class Ending:
 
     ``detail`` is one of eog, stop_token, stop_string, callback (reason
     ``stop``), max_tokens, context_full (``length``), timeout (``timeout``),
-    keyboard, cancel, closed, error, not_begun (``interrupted``).  ``matched`` is the token
+    keyboard, cancel, closed, superseded, error, not_begun (``interrupted``).  ``matched`` is the token
     id or the stop string that ended it, where one did.
     """
 

@@ -224,6 +224,18 @@ def unknown_option(name: str) -> UsageError:
     return UsageError(f"{name} is no sampling option; {hint}")
 
 
+def checked_params(params: Any, default: SamplingParams | None = None) -> SamplingParams:
+    """The options as they are, or the default ones for None; :class:`UsageError` for anything else."""
+    if params is None:
+        return default or SamplingParams()
+    if not isinstance(params, SamplingParams):
+        raise UsageError(
+            f"params must be SamplingParams, not {type(params).__name__}: write SamplingParams(temp=0) or,"
+            " with a dict, SamplingParams(**options)"
+        )
+    return params
+
+
 def option_table() -> list[Option]:
     """Every option of :class:`SamplingParams`, in order."""
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from weakref import ref
@@ -10,7 +11,7 @@ from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation.cached import CachedTokens, Reuse
 from llmgen.generation.events import GenerationResult
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
-from llmgen.generation.params import SamplingParams
+from llmgen.generation.params import SamplingParams, checked_params
 from llmgen.generation.prompt import Prompt, prompt_ids
 from llmgen.generation.stopping import Cancel, Interruptible, turn
 from llmgen.generation.stream import Callback, GenerationStream
@@ -29,8 +30,10 @@ class Session:
       bits, so only this makes an answer independent of earlier calls.
     - ``"none"``: nothing.
 
-    A session runs one generation at a time: starting another ends the one
-    before it.  Different sessions may be used from different threads.
+    A session runs one generation at a time: another one, and whatever changes the
+    tokens, ends it, and whoever goes on reading its events is told so by an error.
+    Forks are sessions of their own.  Different sessions may be used from different
+    threads.
     """
 
     def __init__(
@@ -40,17 +43,20 @@ class Session:
         *,
         reuse: Reuse = "all",
         params: SamplingParams | None = None,
+        opened: Callable[[Session], object] = lambda session: None,
     ) -> None:
-        """``params`` hold for calls that bring none."""
+        """``params`` hold for calls that bring none; ``opened`` is called with this session and its forks."""
         self._model = model
         self._tokenizer = tokenizer
         self._reuse: Reuse = reuse
-        self._params = params or SamplingParams()
+        self._params = checked_params(params)
         self._cache = CachedTokens(model, model.new_sequence())
         self._stream: ref[GenerationStream] | None = None
         self._closed = False
         self.owner: object = None
         """Kept alive as long as the session: what the model belongs to."""
+        self._opened = opened
+        opened(self)
 
     @property
     def tokens(self) -> list[int]:
@@ -79,12 +85,13 @@ class Session:
         Raises :class:`ContextFullError` or :class:`UsageError` at once where the
         prompt cannot be used; the work begins with the first ``next``.
         """
-        self._make_free()
-        params = params or self._params
+        self._check_open()
+        params = checked_params(params, self._params)
         ids = prompt_ids(prompt, self._model, self._tokenizer)
         n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
         writer = Writer(self._tokenizer, params, ids, n_vocab, n_ctx)
         calls = Interruptible(self._model, cancel, params.timeout)
+        self._make_free("another one")  # what is refused ends nothing
         stream = GenerationStream(self._cache, ids, self._reuse, writer, calls, callback)
         self._stream = ref(stream)
         return stream
@@ -102,7 +109,7 @@ class Session:
 
     def reset(self) -> None:
         """Forget all tokens."""
-        self._make_free()
+        self._make_free("reset")
         self._cache.clear()
 
     def rewind(self, n: int) -> None:
@@ -111,18 +118,24 @@ class Session:
         Where the cache cannot be cut back that far (a sliding window), it is
         emptied, and the next generation computes its prompt anew.
         """
-        self._make_free()
         if n < 0:
             raise UsageError(f"rewind takes a number of tokens from 0 up, not {n}")
+        self._make_free("rewind")
         self._cache.rewind(n)
 
     def fork(self) -> Session:
-        """A second session that goes on from the same tokens, independently."""
-        self._make_free()
+        """A second session that goes on from the same tokens, independently.
+
+        Also between two events of a running stream, which goes on; the fork has the
+        tokens so far.
+        """
+        self._check_open()
         twin = object.__new__(Session)
         twin.__dict__.update(self.__dict__)
-        twin._cache = self._cache.fork()
+        with turn(self._model):  # another thread may be at work on the cache
+            twin._cache = self._cache.fork()
         twin._stream = None
+        self._opened(twin)
         return twin
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -131,8 +144,7 @@ class Session:
         Also between two events of a running stream; after its first one the cache
         holds just the prompt.  Raises :class:`LLMGenError`.
         """
-        if self._closed:
-            raise LLMGenError("this session is closed: make a new one")
+        self._check_open()
         with turn(self._model):
             self._cache.save(Path(path))
 
@@ -142,7 +154,7 @@ class Session:
         Refused with the reason (:class:`LLMGenError`) where the file was made by another
         model, KV type or format version, or is damaged; the session is empty then.
         """
-        self._make_free()
+        self._make_free("load")
         self._cache.load(Path(path))
 
     def close(self) -> None:
@@ -162,10 +174,16 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _make_free(self) -> None:
-        """End the generation before; refuse where that is at work in another thread."""
+    def _check_open(self) -> None:
         if self._closed:
             raise LLMGenError("this session is closed: make a new one")
+
+    def _make_free(self, why: str) -> None:
+        """End the generation before, because of ``why``; refuse where it is at work in another thread."""
+        self._check_open()
         stream = self._stream() if self._stream else None
-        if stream and not stream.close():
-            raise LLMGenError("this session is generating in another thread: use one session for each")
+        if stream and not stream.supersede(why):
+            raise LLMGenError(
+                "this session is in the middle of a step, in another thread or in a callback: use a session of"
+                " its own for each answer"
+            )

@@ -34,9 +34,9 @@ class Sessions:
 
     def new(self, reuse: Reuse) -> Session:
         """A session of one's own."""
-        session = Session(self._model, self._tokenizer(), reuse=reuse, params=self._params)
-        self._open.add(session)
-        return session
+        return Session(
+            self._model, self._tokenizer(), reuse=reuse, params=self._params, opened=self._open.add
+        )
 
     def take(self) -> Session:
         """A session for one prompt: the idle one, whose cache may begin like it, or a new one."""

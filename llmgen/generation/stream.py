@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from llmgen.errors import Interrupted
+from llmgen.errors import Interrupted, LLMGenError
 from llmgen.generation.cached import CachedTokens, Reuse
 from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
 from llmgen.generation.stopping import Interruptible, keep_result
@@ -76,7 +77,7 @@ def _prompt(
     cache: CachedTokens, ids: list[int], reuse: Reuse, writer: Writer, calls: Interruptible
 ) -> NDArray[np.float32] | None:
     started = time.perf_counter()
-    writer.cached_tokens = cache.begin(ids, reuse)
+    writer.cached_tokens = calls.call(cache.begin, ids, reuse)  # in turn: somebody may be forking the session
     try:
         return cache.prefill(calls, "none" if writer.ending else "last")
     finally:
@@ -94,7 +95,7 @@ def make_room(cache: CachedTokens, writer: Writer, calls: Interruptible) -> Endi
     if writer.params.context_full == "stop":
         return Ending("length", "context_full")
     started = time.perf_counter()
-    cache.shift(writer.context_keep)
+    calls.call(cache.shift, writer.context_keep)
     cache.prefill(calls, "none", at_most=cache.n_missing - 1)
     writer.decode_s += time.perf_counter() - started
     return None
@@ -107,7 +108,8 @@ class GenerationStream(Iterator[GenerationEvent]):
     frees the session.  Ctrl-C during the work raises KeyboardInterrupt, and an
     error raises, too; ``result`` then holds what there was before it, with
     finish_reason ``interrupted``, and so does the ``result`` of KeyboardInterrupt.
-    Where Ctrl-C comes between two events, in the caller's own code, :meth:`close`
+    The next generation of its session ends it, too; whoever then goes on reading
+    gets an error.  Where Ctrl-C comes between two events, in the caller's own code, :meth:`close`
     gives the stream its result; leaving a ``with`` block does that, too.
     """
 
@@ -123,6 +125,7 @@ class GenerationStream(Iterator[GenerationEvent]):
         self._writer = writer
         self._calls = calls
         self._told = _Told(callback)
+        self._superseded: str | None = None
         self._on_end: list[Callable[[], None]] = []
         # a function, not a method: no cycle, so that dropping the stream ends it at once
         self._events = generate_events(cache, ids, reuse, writer, calls, self._told)
@@ -165,12 +168,28 @@ class GenerationStream(Iterator[GenerationEvent]):
         self._end(ending)
         return True
 
+    def supersede(self, by: str) -> bool:
+        """:meth:`close` because of something else that the session does; its reader is told so.
+
+        Returns False, and does nothing, in the middle of a step.
+        """
+        if inspect.getgeneratorstate(self._events) == inspect.GEN_RUNNING:
+            return False
+        if self.result is None:
+            self._superseded = (
+                f"this answer was ended before it was complete by {by} in the same session: close the"
+                " stream first, or use a fork of the session for answers side by side"
+            )
+        return self._close(Ending("interrupted", "superseded"))
+
     def on_end(self, action: Callable[[], None]) -> None:
         """Call this once, when the generation has ended in whatever way."""
         self._on_end.append(action)
 
     def __next__(self) -> GenerationEvent:
         if self.result is not None:
+            if self._superseded:
+                raise LLMGenError(self._superseded)
             raise StopIteration
         try:
             return next(self._events)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 import time
@@ -104,10 +105,10 @@ class Model:
         """
         architecture(file)
         config = read_config(file)
-        n_ctx = _default_context(config, kv_type) if n_ctx is None else n_ctx
+        n_ctx = _default_context(config, kv_type) if n_ctx is None else _whole("the context (n_ctx)", n_ctx)
         if not 1 <= n_ctx <= MAX_CONTEXT:
             raise UsageError(f"the context is {n_ctx} tokens, expected 1 to {MAX_CONTEXT} (-c)")
-        n_threads = default_threads() if n_threads is None else n_threads
+        n_threads = default_threads() if n_threads is None else _whole("threads (n_threads)", n_threads)
         if not 1 <= n_threads <= _MAX_THREADS:
             raise UsageError(f"{n_threads} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
         return cls(file, replace(config, n_ctx=n_ctx), n_threads, kv_type, level, progress)
@@ -311,6 +312,16 @@ class Model:
         first = value.offset
         rows = self._workspace.shared.data[first : first + value.stride * n].view(np.float32)
         return rows.reshape(n, value.stride // 4)[:, : self.config.vocab_size]
+
+
+def _whole(name: str, value: object) -> int:
+    """A whole number of any type; UsageError for anything else."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise UsageError(f"{name} must be a whole number, not {value!r}")
 
 
 def dry_run(

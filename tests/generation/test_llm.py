@@ -83,6 +83,7 @@ def test_a_list_of_prompts_gives_what_each_would_alone(llm):
         alone = llm.generate(prompt, p)
         assert (result.token_ids, result.text) == (alone.token_ids, alone.text)
     assert [r.completion_tokens for r in llm.generate([[1, 2], [3]], GREEDY)] == [8, 8]
+    assert llm.generate([], GREEDY) == llm.generate([]) == []
     with pytest.raises(UsageError):
         llm.generate(["a", "b"], [GREEDY])
     with pytest.raises(ContextFullError):
@@ -114,6 +115,16 @@ def test_refusals(llm):
         llm.generate("")
     with pytest.raises(UsageError, match="vocab|tokens go from"):
         llm.generate([10**6])
+    for call in (llm.generate, llm.stream, llm.astream, lambda p, o: llm.samples(p, 2, o)):
+        with pytest.raises(UsageError, match=r"SamplingParams, not dict: write SamplingParams"):
+            call(PROMPT, {"temp": 0})
+    with pytest.raises(UsageError, match="SamplingParams, not dict"):
+        llm.generate([PROMPT, "x"], [GREEDY, {"temp": 0}])
+    with pytest.raises(UsageError, match="SamplingParams, not dict"):
+        llm.beams(PROMPT, 2, {"temp": 0})
+    for name, wrong in (("n_ctx", "2048"), ("n_threads", 1.5), ("n_ctx", True)):
+        with pytest.raises(UsageError, match=rf"{name}\) must be a whole number, not {wrong!r}"):
+            LLM(models.smollm2(), **{name: wrong})
 
 
 def test_closing_the_iterator_and_several_at_once(llm):
@@ -205,6 +216,17 @@ def test_two_models_in_one_process_and_closing(llm):
         with pytest.raises(LLMGenError, match="closed"):
             call()
     assert llm.generate(PROMPT, GREEDY).completion_tokens == 8
+
+
+def test_closing_gives_back_forks_too():
+    other = LLM(models.smollm2(), n_ctx=64, n_threads=1)
+    session = other.session()
+    session.generate([1, 2], GREEDY)
+    forks = [session.fork(), session.fork().fork()]
+    other.close()
+    for fork in forks:
+        with pytest.raises(LLMGenError, match="closed"):
+            fork.generate([1, 2], GREEDY)
 
 
 def test_dropping_the_object_closes_it_but_not_under_a_stream():

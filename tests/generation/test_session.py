@@ -242,8 +242,50 @@ def test_a_new_generation_ends_the_one_before():
     old = s.stream([1, 2], GREEDY)
     next(old)
     new = s.generate([1, 2], GREEDY)
-    assert old.result.finish_reason == "interrupted"
+    assert (old.result.finish_reason, old.result.finish_detail) == ("interrupted", "superseded")
     assert new.finish_reason in ("stop", "length")
+    with pytest.raises(LLMGenError, match=r"ended .* by another one in the same session.*fork"):
+        next(old)
+
+
+@pytest.mark.parametrize(
+    ("why", "act"), [("rewind", lambda s: s.rewind(1)), ("reset", Session.reset), ("another one", None)]
+)
+def test_whoever_reads_an_answer_that_something_else_ended_is_told(why, act):
+    s = session()
+
+    def read():
+        for _ in s.stream([1, 2], GREEDY):
+            act(s) if act else s.stream([3])
+
+    with pytest.raises(LLMGenError, match=why):
+        read()
+    with pytest.raises(LLMGenError, match="in the middle of a step"):
+        s.generate([1, 2], GREEDY, callback=lambda event: s.rewind(1))
+    reading = s.stream([1, 2], GREEDY)
+    next(reading)
+    with pytest.raises(UsageError):
+        s.generate([])
+    assert next(reading).token_id is not None  # what is refused ends nothing
+    ended = s.stream([1, 2], GREEDY)
+    list(ended)
+    s.reset()
+    assert list(ended) == []  # it was complete
+
+
+def test_a_fork_leaves_a_running_answer_alone():
+    params = GREEDY.with_(ignore_eos=True)
+    whole = session().generate([1, 2], params)
+    s = session()
+    stream = s.stream([1, 2], params)
+    for _ in range(5):
+        next(stream)
+    twin = s.fork()
+    assert twin.tokens == [1, 2, *whole.token_ids[:5]]
+    list(stream)
+    assert stream.result.token_ids == whole.token_ids
+    rest = twin.generate(twin.tokens, params.with_(max_tokens=15))
+    assert rest.token_ids == whole.token_ids[5:]
 
 
 def test_keyboard_interrupt_carries_the_result_and_leaves_the_session_usable():
