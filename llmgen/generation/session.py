@@ -182,7 +182,7 @@ class Session:
         """End the generation before, because of ``why``; refuse where it is at work in another thread."""
         self._check_open()
         stream = self._stream() if self._stream else None
-        if stream and not stream.supersede(why):
+        if stream and not stream.close(by=why):
             raise LLMGenError(
                 "this session is in the middle of a step, in another thread or in a callback: use a session of"
                 " its own for each answer"

@@ -151,13 +151,25 @@ class GenerationStream(Iterator[GenerationEvent]):
         assert self.result is not None
         return self.result
 
-    def close(self) -> bool:
+    def close(self, by: str | None = None) -> bool:
         """Stop the work; finish_reason becomes ``interrupted`` where it had not ended.
 
         Returns False where another thread is in the middle of a step: it will
         end at once, but has not yet.
+
+        ``by`` names what else the session is to do.  Whoever goes on reading an answer
+        that was not complete gets an error then; in the middle of a step nothing is done.
         """
-        return self._close(Ending("interrupted", "closed"))
+        if by is None:
+            return self._close(Ending("interrupted", "closed"))
+        if inspect.getgeneratorstate(self._events) == inspect.GEN_RUNNING:
+            return False
+        if self.result is None:
+            self._superseded = (
+                f"this answer was ended before it was complete by {by} in the same session: close the"
+                " stream first, or use a fork of the session for answers side by side"
+            )
+        return self._close(Ending("interrupted", "superseded"))
 
     def _close(self, ending: Ending) -> bool:
         try:
@@ -167,20 +179,6 @@ class GenerationStream(Iterator[GenerationEvent]):
             return False
         self._end(ending)
         return True
-
-    def supersede(self, by: str) -> bool:
-        """:meth:`close` because of something else that the session does; its reader is told so.
-
-        Returns False, and does nothing, in the middle of a step.
-        """
-        if inspect.getgeneratorstate(self._events) == inspect.GEN_RUNNING:
-            return False
-        if self.result is None:
-            self._superseded = (
-                f"this answer was ended before it was complete by {by} in the same session: close the"
-                " stream first, or use a fork of the session for answers side by side"
-            )
-        return self._close(Ending("interrupted", "superseded"))
 
     def on_end(self, action: Callable[[], None]) -> None:
         """Call this once, when the generation has ended in whatever way."""
