@@ -219,6 +219,9 @@ def test_thoughts_that_were_cut_off_go_on_as_thoughts(tmp_path: Path) -> None:
     assert answer["reasoning_content"].strip()
     out, _ = chat("Say more.", "/continue", options=(*options, "--think", "hide"))
     assert not out.strip()
+    [whole] = answers("Say more.", options=(*options, "-n", "12"))
+    parts = answers("Say more.", "/continue", options=options)
+    assert parts[0]["token_ids"] + parts[1]["token_ids"] == whole["token_ids"]  # the thoughts go on
 
 
 @pytest.mark.parametrize("name", ["Qwen3.5-4B", "deepseek-ai-DeepSeek-V3.1", "ByteDance-Seed-OSS"])
@@ -309,6 +312,13 @@ def test_a_character_that_was_cut_is_joined() -> None:
     out, err = chat(ask, "/continue", "/continue", "/show messages", options=("-n", "5"))
     assert "\ufffd" not in out + err
     assert f"assistant: {whole['text']}\n" in err
+
+
+def test_a_first_message_that_is_empty_or_gets_no_answer() -> None:
+    assert "the first message is empty" in refused(llmgen("chat", str(smollm2()), " "), code=2)
+    done = llmgen("chat", str(smollm2()), "many words " * 2000, "--timeout", "0.001")
+    assert done.returncode == 1
+    assert "[timeout before the first word: nothing has changed]" in done.stderr
 
 
 def test_a_path_at_the_beginning_of_a_message() -> None:

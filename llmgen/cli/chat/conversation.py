@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from llmgen.cli.chat import thinking
+from llmgen.cli.chat import fullness, thinking
 from llmgen.cli.chat.joined import JoinedStream
 from llmgen.errors import ContextFullError, LLMGenError, UsageError
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from llmgen.tokenizer import ChatTemplate, Part
 
 Message = dict[str, Any]
-
-_WARN_AT = (0.75, 0.9)
-_LAST_TURN = 1.0
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ class Conversation:
         del self._known[sum(message["role"] == "assistant" for message in self.messages) :]
         self._written = None
         self.left_out = min(self.left_out, max(0, len(self.messages) - self._n_system))
-        self._said.difference_update((*_WARN_AT, _LAST_TURN))
+        self._said.difference_update(fullness.WARNINGS)
 
     def _forget(self) -> None:
         self.session.reset()
@@ -211,7 +208,12 @@ class Conversation:
         self._known += [unusable] * (answers - 1 - len(self._known))
         self._known.append(known if exact else unusable)
         new = result.timings.prefill_tokens + result.completion_tokens
-        self._warn(len(known.ids), result.finish_detail == "context_full", new)
+        full = result.finish_detail == "context_full"
+        warning = fullness.warning(
+            *(len(known.ids), self.llm.n_ctx, new), full=full, shifts=self.shifts, said=self._said
+        )
+        if warning is not None:
+            self.say(warning)
 
     def draft(self) -> list[Message]:
         """The messages with what there is of the running answer."""
@@ -274,10 +276,6 @@ class Conversation:
         """The tokens of a text."""
         return len(self.llm.tokenizer.encode(text, add_special=False))
 
-    def prompt_text(self) -> str:
-        """The prompt for the messages as they are."""
-        return "".join(text for text, _ in self._parts(self._in_context()))
-
     def _in_context(self) -> list[Message]:
         head = self.messages[: self._n_system]
         return [*head, *self.messages[self._n_system + self.left_out :]]
@@ -328,7 +326,7 @@ class Conversation:
         turns = self._in_context()[self._n_system :]
         parts = self._parts(self._in_context())
         at = "".join(text for text, _ in parts).find(turns[0]["content"]) if turns else 0
-        head = self.llm.tokenizer.encode_parts(_before(parts, max(0, at)))
+        head = self._ids(_before(parts, max(0, at)))
         same = 0
         for ours, theirs in zip(head, self._prompt.ids, strict=False):
             if ours != theirs:
@@ -343,18 +341,20 @@ class Conversation:
         text = "".join(part for part, _ in before) + answer
         if self._known and self._known[-1].text == text:
             return self._known[-1]
-        return _Known(text, self.llm.tokenizer.encode_parts([*before, (answer, True)]))
+        return _Known(text, self._ids([*before, (answer, True)]))
 
     def _parts(self, messages: list[Message]) -> list[Part]:
         fitted, said = self.template.fit_system(messages, **self.template_options)
         if said is not None and said not in self._said:
             self._said.add(said)
             self.say(said)
-        return self.template.render_parts(fitted, True, guarded=self._guarded, **self.template_options)
+        guarded = self.llm.tokenizer.guarded_for(self.template.source)
+        return self.template.render_parts(fitted, True, guarded=guarded, **self.template_options)
 
-    @property
-    def _guarded(self) -> tuple[str, ...]:
-        return self.llm.tokenizer.guarded_for(self.template.source)
+    def _ids(self, parts: list[Part], add_special: bool = True) -> list[int]:
+        tokenizer = self.llm.tokenizer
+        guarded = tokenizer.guarded_for(self.template.source)
+        return tokenizer.encode_parts(parts, add_special=add_special, guarded=guarded)
 
     def _encode(self) -> _Known:
         """The prompt's text and ids; what the model has seen of it already, in the tokens it saw."""
@@ -362,38 +362,11 @@ class Conversation:
         text, tokenizer = "".join(part for part, _ in parts), self.llm.tokenizer
         for known in reversed(self._known):
             if len(text) > len(known.text) and text.startswith(known.text):
-                rest = tokenizer.encode_parts(
-                    _after(parts, len(known.text)), add_special=False, guarded=self._guarded
-                )
+                rest = self._ids(_after(parts, len(known.text)), add_special=False)
                 # A space would be put in front of the rest if it began with text.
                 if not tokenizer.adds_space_prefix or (rest and tokenizer.is_control(rest[0])):
                     return _Known(text, known.ids + rest)
-        return _Known(text, tokenizer.encode_parts(parts, guarded=self._guarded))
-
-    def _warn(self, used: int, full: bool, turn: int) -> None:
-        """Say it before it hurts: near the end, and where another turn as long as this one does not fit."""
-        n_ctx = self.llm.n_ctx
-        then = "the oldest turns will be left out" if self.shifts else "the conversation will stop"
-        if full:
-            self.say(
-                f"the context is full: all {n_ctx} tokens are used; /undo or /clear make room, "
-                "and /set context_full shift lets the oldest turns go"
-            )
-            return
-        if used > n_ctx:
-            self.say(
-                f"the answer needed more than the context of {n_ctx} tokens: what was oldest was let go "
-                f"while it came (context_full shift); with the next message {then}"
-            )
-            return
-        passed = [share for share in _WARN_AT if used >= share * n_ctx and share not in self._said]
-        if used + turn >= n_ctx and _LAST_TURN not in self._said:
-            passed.append(_LAST_TURN)
-        if passed:
-            self._said.update(passed)
-            self.say(
-                f"the context is {used / n_ctx:.0%} full ({used} of {n_ctx} tokens); when it is full, {then}"
-            )
+        return _Known(text, self._ids(parts))
 
 
 def _message(text: str, thinks: bool) -> Message:

@@ -183,6 +183,7 @@ class Repl:
                 self._unanswered(error)
                 raise
             self._settle(before, result)
+            self._failed = self._failed or _is_nothing(result)
         self._leaving.leave_now()
         return result
 

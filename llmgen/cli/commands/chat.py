@@ -101,6 +101,8 @@ def command(
 
     if sampling.logprobs is not None and not json:
         raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
+    if message is not None and not message.strip():
+        raise UsageError("the first message is empty; write one, or leave it out")
     if resume and open is not None:
         raise UsageError("--resume and --open both choose the conversation; give one of them")
     chosen = kept.find(open) if open is not None else kept.latest() if resume else None

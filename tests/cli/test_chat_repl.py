@@ -1,0 +1,136 @@
+"""What the loop of a conversation keeps of an answer, whatever ends it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+from llmgen import LLM, SamplingParams
+from llmgen.cli.chat import kept, repl
+from llmgen.cli.chat.conversation import Conversation
+from llmgen.cli.chat.interrupts import Stop
+from llmgen.cli.chat.reading import Lines
+from models import smollm2
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+
+class Script(Lines):
+    """Lines from a list; ``!`` in front of one: Ctrl-C came before its answer began."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__()
+        self._lines = iter(lines)
+        self._stopped = False
+
+    def read(self) -> str | None:
+        line = next(self._lines, None)
+        self._stopped = line is not None and line.startswith("!")
+        return line.removeprefix("!") if line else None
+
+    @contextmanager
+    def answering(self) -> Iterator[Stop]:
+        with super().answering() as stop:
+            if self._stopped:
+                stop.set()
+            yield stop
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(str(smollm2()), n_ctx=512) as one:
+        yield one
+
+
+@pytest.fixture
+def loop(llm: LLM) -> Iterator[repl.Repl]:
+    assert llm.chat_template is not None
+    talk = Conversation(llm, llm.chat_template, SamplingParams(max_tokens=6, temp=0), lambda sentence: None)
+    with closing(talk):
+        yield repl.Repl(
+            *(talk, smollm2()),
+            change=lambda talk, name: smollm2(),
+            think="show",
+            markdown=False,
+            json=False,
+            keep=True,
+        )
+
+
+def test_an_answer_is_saved_while_it_comes(loop: repl.Repl, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[Any] = []
+    write = kept.KeptFile.write
+
+    def record(file: kept.KeptFile, content: dict[str, Any]) -> bool:
+        saved.append(copy.deepcopy(content["messages"]))
+        return write(file, content)
+
+    monkeypatch.setattr(kept.KeptFile, "write", record)
+    monkeypatch.setattr(repl, "_SAVE_EVERY_S", 0.0)
+    loop.run(Script("Count to ten.", "/continue"), interactive=True)
+    texts = [messages[1]["content"] if messages[1:] else "" for messages in saved]
+    assert len(set(texts)) >= 10
+    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
+    assert loop.talk.messages == saved[-1]
+
+
+def test_ctrl_c_before_the_first_token_changes_nothing(loop: repl.Repl) -> None:
+    loop.run(Script("Count to ten."), interactive=True)
+    before, used = copy.deepcopy(loop.talk.messages), loop.talk.used
+    loop.files = [("note.txt", "text")]
+    for line in ("!And then?", "!/regen", "!/edit Sing.", "!/continue"):
+        loop.run(Script(line), interactive=True)
+        assert (loop.talk.messages, loop.talk.used) == (before, used)
+    assert loop.files
+    loop.run(Script("/continue", "And then?"), interactive=True)
+    assert [message["role"] for message in loop.talk.messages] == ["user", "assistant"] * 2
+    assert not loop.files
+
+
+def test_a_first_message_that_gets_no_answer_leaves_no_file(loop: repl.Repl) -> None:
+    loop.run(Script("!Hi"), interactive=True)
+    assert kept.files() == []
+
+
+def test_an_answer_that_cannot_be_shown_any_more_is_kept(
+    loop: repl.Repl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces: list[str] = []
+
+    def show(screen: object, text: str) -> None:
+        pieces.append(text)
+        if len(pieces) == 3:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(repl.AnswerScreen, "show", show)
+    with pytest.raises(OSError, match="Input/output"):
+        loop.run(Script("Count to ten."), interactive=True)
+    [entry] = kept.entries()
+    assert entry.messages[1]["content"].startswith("".join(pieces[:2]))
+
+
+def test_another_writer_of_the_file_is_not_written_over(
+    loop: repl.Repl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop.run(Script("Hi"), interactive=True)
+    [file] = kept.files()
+    file.write_text("somebody's")
+    loop.run(Script("And then?"), interactive=True)
+    assert file.read_text() == "somebody's"
+    assert "goes on in a file of its own" in capsys.readouterr().err
+    assert len(kept.read(kept.files()[0]).messages) == 4
+
+
+def test_tokens_are_those_of_the_conversation(loop: repl.Repl) -> None:
+    talk, counts = loop.talk, []
+    assert talk.used == 0
+    for line in ("Hi", "And then?", "/undo"):
+        loop.run(Script(line), interactive=True)
+        counts.append(talk.used)
+    assert counts[0] == counts[2] < counts[1]
+    talk.replace(talk.messages)  # as --resume does
+    assert talk.used == counts[0]
