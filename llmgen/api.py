@@ -16,7 +16,7 @@ from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation.aio import stream_async
 from llmgen.generation.batch import MAX_SLOTS, Batch, generate_all
 from llmgen.generation.beams import Beam, BeamOptions, BeamSearch
-from llmgen.generation.cached import Reuse
+from llmgen.generation.cached import OnPrompt, Reuse
 from llmgen.generation.events import GenerationEvent, GenerationResult
 from llmgen.generation.params import SamplingParams, checked_params, option_named
 from llmgen.generation.prompt import Prompt, check_prompt, prompt_ids
@@ -286,6 +286,7 @@ class LLM:
         slots: int = MAX_SLOTS,
         cancel: Cancel | None = None,
         on_event: Callable[[Request, GenerationEvent], object] | None = None,
+        on_prompt: Callable[[Request, int, int], object] | None = None,
     ) -> Iterator[Answer]:
         """Answers to many requests as they are done; see :class:`Batch`."""
         self._check_open()
@@ -295,6 +296,7 @@ class LLM:
             slots=slots,
             cancel=cancel,
             on_event=on_event,
+            on_prompt=on_prompt,
             params=self.params,
         )
         return batch.run(requests)
@@ -307,11 +309,11 @@ class LLM:
         parse_special: bool = False,
         cancel: Cancel | None = None,
         callback: Callback | None = None,
+        on_prompt: OnPrompt | None = None,
     ) -> GenerationStream:
-        """The same as events, as they happen."""
-        return self._stream_ids(
-            self.prompt_ids(prompt, parse_special=parse_special), params, cancel, callback
-        )
+        """The same as events, as they happen; ``on_prompt`` as in :meth:`Session.stream`."""
+        ids = self.prompt_ids(prompt, parse_special=parse_special)
+        return self._stream_ids(ids, params, cancel, callback, on_prompt)
 
     def chat(
         self,
@@ -473,12 +475,17 @@ class LLM:
         return self._text.keywords(tools, documents, template_kwargs, more)
 
     def _stream_ids(
-        self, ids: list[int], params: SamplingParams | None, cancel: Cancel | None, callback: Callback | None
+        self,
+        ids: list[int],
+        params: SamplingParams | None,
+        cancel: Cancel | None,
+        callback: Callback | None,
+        on_prompt: OnPrompt | None = None,
     ) -> GenerationStream:
         self._check_open()
         session = self._sessions.take()
         try:
-            stream = session.stream(ids, params, cancel=cancel, callback=callback)
+            stream = session.stream(ids, params, cancel=cancel, callback=callback, on_prompt=on_prompt)
         except BaseException:
             self._sessions.give_back(session)
             raise

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAM = [sys.executable, "-m", "llmgen"]
@@ -51,3 +54,60 @@ def refused(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
     [line] = done.stderr.splitlines()
     assert line.startswith("error: ")
     return line.removeprefix("error: ")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a program left: its exit code, what came to the terminal, what went into a pipe as stdout."""
+
+    code: int
+    terminal: str
+    piped: str = ""
+
+    @property
+    def screen(self) -> list[str]:
+        """The lines that a terminal shows in the end; knows carriage returns and line breaks only."""
+        lines = []
+        for row in self.terminal.replace("\r\n", "\n").split("\n"):
+            shown = ""
+            for part in row.split("\r"):
+                shown = part + shown[len(part) :]
+            lines.append(shown.rstrip())
+        return lines
+
+
+def in_terminal(
+    *arguments: str, stdout: int | None = None, input: bytes | None = None, columns: int = 80, **changes: str
+) -> Seen:
+    """Run ``llmgen`` at a pseudo-terminal; ``stdout`` and stdin (``input``) may lead elsewhere.
+
+    ``stdout`` is a file descriptor or subprocess.PIPE.
+    """
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    program = subprocess.Popen(
+        [*PROGRAM, *arguments],
+        stdin=slave if input is None else subprocess.PIPE,
+        stdout=slave if stdout is None else stdout,
+        stderr=slave,
+        env=environment(**{"TERM": "xterm", **changes}),
+    )
+    os.close(slave)
+    seen = bytearray()
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):  # the terminal's end, once the program is gone
+            while block := os.read(master, 1 << 16):
+                seen.extend(block)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    piped, _ = program.communicate(input, timeout=300)
+    watcher.join()
+    os.close(master)
+    return Seen(program.returncode, seen.decode(), (piped or b"").decode())

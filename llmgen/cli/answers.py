@@ -7,11 +7,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from llmgen.cli import exits
+from llmgen.cli.endings import note_cuts
 from llmgen.cli.output import generated, note, print_json
+from llmgen.cli.progress import Bar, PromptBar, clear
 
 if TYPE_CHECKING:
     from llmgen import LLM
-    from llmgen.generation import Beam, BeamOptions, GenerationResult, SamplingParams
+    from llmgen.generation import (
+        Beam,
+        BeamOptions,
+        GenerationEvent,
+        GenerationResult,
+        Request,
+        SamplingParams,
+    )
 
 SEPARATOR = "---"
 Head = Callable[["GenerationResult"], dict[str, Any]]
@@ -37,8 +46,18 @@ def print_samples(
     requests = (Request(ids, sampling.with_(seed=(seed + i) % 2**64), i) for i in range(n))
     results: dict[int, GenerationResult] = {}
     interrupted = False
+    bar, prompt, tokens = Bar(f"{n} answers:", unit="tokens"), PromptBar(), 0
+
+    def count(request: Request, event: GenerationEvent) -> None:
+        nonlocal tokens
+        tokens += event.token_id is not None
+        bar.update(tokens)
+
+    def watch(request: Request, done: int, total: int) -> None:
+        prompt(done, total)
+
     try:
-        for answer in llm.batch(requests):
+        for answer in llm.batch(requests, on_event=count, on_prompt=watch):
             if answer.result is not None:
                 results[answer.request.key] = answer.result
             if answer.error is not None:
@@ -48,7 +67,9 @@ def print_samples(
         results.update({key: result for key, result in cut.items() if result is not None})
         interrupted = True
     finally:
+        clear()
         _print([results[i] for i in sorted(results)], json, head)
+        note_cuts(list(results.values()), llm.n_ctx)
         if results and sampling.seed is None and not sampling.greedy and not json:
             note(f"seeds {seed} to {seed + max(results)}")
     return exits.INTERRUPTED if interrupted else exit_code(results.values())
@@ -79,7 +100,7 @@ def print_beams(
     """
     from llmgen.generation import BeamSearch
 
-    search = BeamSearch(llm.model, llm.tokenizer, ids, sampling, options)
+    search = BeamSearch(llm.model, llm.tokenizer, ids, sampling, options, on_prompt=PromptBar())
     try:
         search.run()
     except KeyboardInterrupt:
@@ -87,10 +108,13 @@ def print_beams(
             _print_found(search.found, json, head)
         return exits.INTERRUPTED
     except BaseException:
+        clear()
         if any(beam.result.token_ids for beam in search.found):
             _print_found(search.found, json, head)
         raise
+    clear()
     _print_found(search.found, json, head)
+    note_cuts([beam.result for beam in search.found[:1]], llm.n_ctx)
     return exit_code([beam.result for beam in search.found[:1]])
 
 

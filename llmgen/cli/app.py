@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from llmgen.cli.arguments import reading_texts
 from llmgen.cli.config import Command
 from llmgen.cli.verbose import with_verbose
 
@@ -43,7 +44,8 @@ class _LazyCommands(MutableMapping[str, Any]):
         if hasattr(module, "app"):  # a command that has commands of its own
             return typer.main.get_command(module.app)
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(name, cls=Command, short_help=COMMANDS[name])(with_verbose(module.command))
+        command = reading_texts(with_verbose(module.command))
+        app.command(name, cls=Command, short_help=COMMANDS[name])(command)
         return _with_other_names(typer.main.get_command(app))
 
     def __iter__(self) -> Iterator[str]:

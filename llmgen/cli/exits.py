@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import _thread
+import errno
+import io
 import os
 import signal
 import sys
@@ -11,9 +13,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
-from llmgen.cli.output import visible
+from llmgen.cli.output import note, visible
 from llmgen.errors import LLMGenError
 
 DONE = 0
@@ -23,6 +25,8 @@ TIMEOUT = 124
 INTERRUPTED = 130
 
 _AGAIN_S = 0.02
+_CANNOT_WRITE = "cannot write the output"
+_NO_MEMORY = "out of memory; try a smaller context (-c) or a smaller model"
 
 
 @contextmanager
@@ -79,6 +83,8 @@ def _report(error: BaseException) -> int:
         return int(error.exit_code)
     message, code = describe(error)
     _say(f"error: {visible(message)}")
+    if isinstance(error, OSError) and error.filename is _CANNOT_WRITE:
+        _silence_stdout()  # it would fail once more
     if os.environ.get("LLMGEN_DEBUG", "0") not in ("", "0"):
         import traceback
 
@@ -105,14 +111,25 @@ def describe(error: BaseException) -> tuple[str, int]:
     if isinstance(error, LLMGenError):
         return str(error), error.exit_code
     if isinstance(error, MemoryError):
-        return "out of memory; try a smaller context (-c) or a smaller model", FAILED
+        return _NO_MEMORY, FAILED
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
         return _describe_usage(error)
     if isinstance(error, OSError):
-        reason = error.strerror or str(error)
-        return f"{error.filename or 'cannot write the output'}: {reason}", FAILED
+        return _describe_os_error(error), FAILED
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return "the system gives no further thread: fewer (-t), or a higher limit (ulimit -u, -v)", FAILED
     kind = type(error).__name__
     return f"unexpected {kind}: {error} (this is a bug; LLMGEN_DEBUG=1 shows where)", FAILED
+
+
+def _describe_os_error(error: OSError) -> str:
+    """Whose trouble it is: a file's (the output's, see :class:`_Output`), or the system's."""
+    reason = error.strerror or str(error)
+    if error.filename:
+        return f"{error.filename}: {reason}"
+    if error.errno == errno.ENOMEM:
+        return _NO_MEMORY
+    return f"the system refused a request: {reason}"
 
 
 def _describe_usage(error: BaseException) -> tuple[str, int]:
@@ -138,10 +155,37 @@ def _prepare_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))
+    out = sys.stdout  # a console of Windows is written to in another way
+    if isinstance(out, io.TextIOWrapper) and out is sys.__stdout__ and not (os.name == "nt" and out.isatty()):
+        sys.stdout = _Output.replacing(out)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    if (
+        hasattr(sys.stdout, "reconfigure")
+        and not sys.stdout.isatty()
+        and "PYTHONIOENCODING" not in os.environ
+    ):
+        sys.stdout.reconfigure(encoding="utf-8")  # as stdin is read, whatever the locale says
     warnings.showwarning = _show_warning
+
+
+class _Output(io.FileIO):
+    """A stdout whose errors say that they are its own: they may come up anywhere."""
+
+    @classmethod
+    def replacing(cls, stream: io.TextIOWrapper) -> io.TextIOWrapper:
+        """The same stream over this; the first one stays open, since the interpreter has it, too."""
+        stream.flush()
+        buffer = io.BufferedWriter(cls(stream.fileno(), "w", closefd=False))
+        return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+
+    def write(self, data: Any) -> int | None:  # type: ignore[override]
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = _CANNOT_WRITE
+            raise
 
 
 def _show_warning(
@@ -164,7 +208,7 @@ def _flush(code: int) -> int:
         _silence_stdout()
     except OSError as error:
         _silence_stdout()
-        _say(f"error: cannot write the output: {error.strerror or error}")
+        _say(f"error: {_CANNOT_WRITE}: {error.strerror or error}")
         return code or FAILED
     return code
 
@@ -181,6 +225,6 @@ def _silence_stdout() -> None:
 
 def _say(line: str) -> None:
     try:
-        print(line, file=sys.stderr, flush=True)
+        note(line)
     except (OSError, ValueError):
         pass

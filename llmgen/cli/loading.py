@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmgen.cli.options import EngineOptions
 from llmgen.cli.output import note
+from llmgen.cli.progress import Bar, can_draw
 
 if TYPE_CHECKING:
     from llmgen import LLM
@@ -23,6 +23,12 @@ def open_llm(path: Path, engine: EngineOptions, template: ChatTemplate | None = 
 
     with compiling() as progress:
         llm = LLM(path, **engine.given(), chat_template=template, progress=progress)
+    trained = llm.config.context_length
+    if llm.n_ctx > trained:
+        note(
+            f"warning: a context of {llm.n_ctx} tokens (-c), and this model was made for {trained}: "
+            f"what follows the first {trained} tokens of it may make no sense"
+        )
     try:
         yield llm
     finally:
@@ -32,14 +38,8 @@ def open_llm(path: Path, engine: EngineOptions, template: ChatTemplate | None = 
 @contextmanager
 def compiling() -> Iterator[Callable[[int, int], None]]:
     """Progress of the kernels' first compilation: a bar on a terminal, else one line."""
-    if not sys.stderr.isatty():
-        yield _OneLine()
-        return
-    bar = _Bar()
-    try:
-        yield bar
-    finally:
-        bar.stop()
+    with ExitStack() as shown:
+        yield _bar(shown) if can_draw() else _OneLine()
 
 
 _WHAT = "compiling kernels for this CPU (first use)"
@@ -56,31 +56,15 @@ class _OneLine:
             self.said = True
 
 
-class _Bar:
-    """A bar that appears with the first call."""
+def _bar(shown: ExitStack) -> Callable[[int, int], None]:
+    """A bar that appears with the first kernel that is to be compiled, and goes with ``shown``."""
+    bar: Bar | None = None
 
-    def __init__(self) -> None:
-        self._stop: Callable[[], None] = lambda: None
-        self._update: Callable[[int], None] | None = None
+    def progress(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None and done < total:
+            bar = shown.enter_context(Bar(_WHAT, total))
+        if bar is not None:
+            bar.update(done)
 
-    def __call__(self, done: int, total: int) -> None:
-        if self._update is None:
-            if done == total:
-                return
-            self._update = self._start(total)
-        self._update(done)
-
-    def _start(self, total: int) -> Callable[[int], None]:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        task = bar.add_task(_WHAT, total=total)
-        bar.start()
-        self._stop = bar.stop
-        return lambda done: bar.update(task, completed=done)
-
-    def stop(self) -> None:
-        """Take the bar off the screen."""
-        self._stop()
+    return progress

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from llmgen import hub
 from llmgen.cli.output import note, size, visible
+from llmgen.cli.progress import Bar, can_draw
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -43,7 +43,7 @@ def model_path(model: str) -> Path:
 def fetch(model: hub.KnownModel) -> Path:
     """Fetch a known model into the models folder, with progress on stderr."""
     folder = hub.models_folder()
-    if sys.stderr.isatty():
+    if can_draw():
         with _progress_bar(model) as progress:
             path = hub.fetch(model, folder, progress)
     else:
@@ -63,30 +63,17 @@ def _note_waiting(model: hub.KnownModel) -> hub.Progress:
 
 @contextmanager
 def _progress_bar(model: hub.KnownModel) -> Iterator[hub.Progress]:
-    """Two bars, one for what goes over the network and one for the file it becomes."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-    from rich.progress import TransferSpeedColumn as SpeedColumn
+    """A bar for what goes over the network, and after it one for the file that it becomes."""
+    steps = {
+        "download": Bar(f"fetching {model.name}", model.download_bytes, number=size),
+        "unpack": Bar("unpacking, checking sha256", model.size, number=size),
+    }
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        SpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True, highlight=False)
-    with Progress(*columns, console=console, transient=True) as bars:
-        tasks = {
-            "download": bars.add_task(f"fetching {model.name}", total=model.download_bytes),
-            "unpack": bars.add_task("unpacking, checking sha256", total=model.size, start=False),
-        }
+    def progress(step: str, done: int, total: int) -> None:
+        if step == "wait":
+            note(f"another llmgen is fetching {model.name}; waiting for it")
+        else:
+            steps[step].update(done)
 
-        def progress(step: str, done: int, total: int) -> None:
-            if step == "wait":
-                console.print(f"another llmgen is fetching {model.name}; waiting for it", markup=False)
-                return
-            bars.start_task(tasks[step])
-            bars.update(tasks[step], completed=done)
-
+    with steps["download"], steps["unpack"]:
         yield progress

@@ -43,6 +43,7 @@ _USUAL = {
     *("presence_penalty", "frequency_penalty", "seed", "stop", "ignore_eos", "timeout"),
 }
 _WHEN_OPENED = ("ctx", "threads", "kv-type")
+_MOST_DIGITS = 10
 _SHOWN_DEFAULT = {"seed": "random, reported"}
 
 
@@ -196,7 +197,11 @@ def _bias(text: str) -> tuple[int | str, float]:
 
 def _id_or_text(text: str) -> int | str:
     """Digits are a token id, anything else is text."""
-    return int(text) if text.isascii() and text.isdigit() else text
+    if not (text.isascii() and text.isdigit()):
+        return text
+    if len(text) > _MOST_DIGITS:
+        raise UsageError(f"a token id has at most {_MOST_DIGITS} digits, and {len(text)} were given")
+    return int(text)
 
 
 def _parameter(

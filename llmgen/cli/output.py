@@ -12,6 +12,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from llmgen.cli.progress import aside
+
 # Cc controls, Cf invisible format characters (bidi overrides among them), Cs lone
 # surrogates, Zl/Zp line separators: they move the cursor or hide what is there.
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -71,7 +73,8 @@ def count(number: int) -> str:
 
 def note(line: str) -> None:
     """Write one line about the work, never about the answer: to stderr."""
-    print(line, file=sys.stderr, flush=True)
+    with aside():
+        print(line, file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:

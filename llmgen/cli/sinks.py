@@ -10,6 +10,7 @@ from typing import Any, Protocol, TextIO
 
 from llmgen.cli.journal import Journal, part_of, refuse_existing
 from llmgen.cli.output import json_line, print_json, visible
+from llmgen.cli.progress import aside
 from llmgen.cli.requests import Line, Source
 from llmgen.errors import LLMGenError, UsageError
 
@@ -77,8 +78,9 @@ class ToStream:
 
     def _write(self, answer: dict[str, Any]) -> None:
         if self._file is None:
-            print_json(answer)
-            sys.stdout.flush()
+            with aside():
+                print_json(answer)
+                sys.stdout.flush()
         else:
             self._file.write(json_line(answer) + "\n")
             self._file.flush()

@@ -27,6 +27,16 @@ def piped_text(announce: bool) -> str | None:
     return _decode(_read_all(sys.stdin.buffer, announce))
 
 
+def typed_text() -> str:
+    """The same where the user asks for stdin by name: a terminal is read, too, up to the end that is typed."""
+    return _decode(_read_all(sys.stdin.buffer, announce=False))
+
+
+def as_message(text: str) -> str:
+    """A text from a file or a pipe as a message: lines end as Unix has it, and the last one's end is left out."""
+    return text.replace("\r\n", "\n").removesuffix("\n")
+
+
 def _read_all(stream: BinaryIO, announce: bool) -> bytes:
     timer = threading.Timer(_SILENCE_SECONDS, note, ["waiting for text on stdin (--no-stdin does not wait)"])
     timer.daemon = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from llmgen.cli.progress import clear
+
 if TYPE_CHECKING:
     from llmgen.generation import GenerationEvent, GenerationResult
 
@@ -43,6 +45,7 @@ def follow(stream: Stream, show: Callable[[str], None]) -> GenerationResult:
     except KeyboardInterrupt:
         stream.close()
     finally:
+        clear()  # of a prompt that was not computed to its end
         if len(stream.text) > shown:
             add(stream.text[shown:])
     assert stream.result is not None

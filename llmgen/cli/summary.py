@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmgen.cli.options import EngineOptions
-from llmgen.errors import LLMGenError
+from llmgen.errors import LLMGenError, UsageError
 from llmgen.gguf import GGUFFile
 
 _TOKEN_ID = ("tokenizer.ggml.", "_token_id")
@@ -130,14 +130,16 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
     """What loading the model with these options gives, found out without loading it.
 
     The forward pass is recorded once, which checks every tensor's shape and type;
-    ``error`` says why the model cannot run.
+    ``error`` says why the model cannot run.  Raises UsageError for options that no model takes.
     """
     from llmgen.cli.versions import kernel_level
-    from llmgen.kernels.threads import usable_cores
+    from llmgen.kernels.threads import default_threads
     from llmgen.model import dry_run
 
     try:
-        config, layout = dry_run(file, engine.n_ctx, engine.kv_type or "f16")
+        config, layout = dry_run(file, engine.n_ctx, engine.kv_type or "f16", engine.n_threads)
+    except UsageError:
+        raise
     except LLMGenError as error:
         return {"error": str(error)}
     return {
@@ -156,6 +158,6 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
         "kv_type": layout.kv_type,
         "kv_bytes_per_token": layout.bytes_per_token,
         "kv_bytes_per_context": layout.bytes_for(config.n_ctx),
-        "threads": engine.n_threads or usable_cores(),
+        "threads": engine.n_threads or default_threads(),
         "kernel_level": kernel_level(),
     }

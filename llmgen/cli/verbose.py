@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import sys
 import time
 import typing
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llmgen.cli.output import visible
+from llmgen.cli.output import note, visible
 from llmgen.cli.versions import versions
 
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Log what happens, with timings, on stderr.")]
@@ -29,7 +28,7 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             elapsed = time.perf_counter() - self._started
-            print(f"{elapsed:8.3f} s  {visible(record.getMessage())}", file=sys.stderr, flush=True)
+            note(f"{elapsed:8.3f} s  {visible(record.getMessage())}")
         except (OSError, ValueError):
             pass
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.errors import Interrupted, LLMGenError, UsageError
-from llmgen.generation.cached import CachedTokens, common_prefix, prefill_together
+from llmgen.generation.cached import CachedTokens, OnPrompt, common_prefix, prefill_together
 from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
 from llmgen.generation.params import SamplingParams, checked_params
@@ -39,7 +39,9 @@ _TOGETHER = 128
 class Batch:
     """Runs requests in up to ``slots`` sequences; a slot that is done takes the next request.
 
-    ``on_event`` is called with each request and event, in the order they happen.
+    ``on_event`` is called with each request and event, in the order they happen;
+    ``on_prompt`` with a request, how many tokens of its prompt are computed, and how many
+    there are, unless short prompts are computed together.
     The request after next is not looked at, so requests may come from a generator.
     """
 
@@ -51,6 +53,7 @@ class Batch:
         slots: int = MAX_SLOTS,
         cancel: Cancel | None = None,
         on_event: Callable[[Request, GenerationEvent], object] | None = None,
+        on_prompt: Callable[[Request, int, int], object] | None = None,
         params: SamplingParams | None = None,
     ) -> None:
         """``params`` are those of requests that bring none."""
@@ -62,6 +65,7 @@ class Batch:
         self._n_slots = slots
         self._cancel = cancel
         self._on_event = on_event
+        self._on_prompt = on_prompt
         self._trunk: CachedTokens | None = None  # a prompt that the next one begins like
         self._growing: Slot | None = None  # whose prompt will be the trunk when it is computed
         self._calls = Interruptible(model, cancel, None)
@@ -153,11 +157,16 @@ class Batch:
         for slot in rows or group[:1]:
             event = None
             with slot.own_trouble():
-                logits = rows[slot] if rows else slot.prefill()
+                logits = rows[slot] if rows else slot.prefill(self._watching(slot))
                 slot.waiting = slot.cache.n_missing > 0
                 event = None if logits is None else slot.step(logits)
             self._report(slot, event)  # an error in there is the caller's, not this request's
         return before - _count(group)
+
+    def _watching(self, slot: Slot) -> OnPrompt | None:
+        """What a slot's prompt is reported to."""
+        watch = self._on_prompt
+        return None if watch is None else lambda done, total: watch(slot.request, done, total)
 
     def _group(self, begun: list[Slot]) -> list[Slot]:
         """The first one, and those behind it that go with it in one pass; who has a timeout goes alone, and can end."""

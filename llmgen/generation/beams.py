@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from llmgen.errors import Interrupted, LLMGenError, UsageError
 from llmgen.generation.batch import MAX_SLOTS
-from llmgen.generation.cached import CachedTokens, common_prefix
+from llmgen.generation.cached import CachedTokens, OnPrompt, common_prefix
 from llmgen.generation.candidates import best, check_finite, log_total
 from llmgen.generation.events import Ending, GenerationResult, Timings, TokenLogprob, TokenScore
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
@@ -122,8 +122,12 @@ class BeamSearch:
         params: SamplingParams | None,
         options: BeamOptions,
         cancel: Cancel | None = None,
+        on_prompt: OnPrompt | None = None,
     ) -> None:
-        """Of ``params``, biases, bans, penalties, stops and limits apply; nothing is drawn at random."""
+        """Of ``params``, biases, bans, penalties, stops and limits apply; nothing is drawn at random.
+
+        ``on_prompt`` as in :meth:`Session.stream`.
+        """
         params = checked_params(params)
         if params.context_full == "shift":
             raise UsageError(
@@ -137,6 +141,7 @@ class BeamSearch:
         self._params = params.with_(temp=0.0)
         self._stops = Stops(params.stop, tokenizer)
         self._options = options
+        self._on_prompt = on_prompt
         self._calls = Interruptible(model, cancel, params.timeout)
         eog = () if tokenizer is None else tokenizer.eog_ids
         self._ends = {token: Ending("stop", "eog", token) for token in eog}
@@ -209,7 +214,7 @@ class BeamSearch:
             self._keep(self._best_steps(rows))
             if self._done():
                 return None
-            if len(self._live[0].tokens) >= self._params.max_tokens:
+            if len(self._live[0].tokens) >= self._params.token_limit:
                 return Ending("length", "max_tokens")
             if self._live[0].cache.seq.length >= self._model.n_ctx:
                 return Ending("length", "context_full")
@@ -222,7 +227,7 @@ class BeamSearch:
         cache = self._first.cache
         cache.begin(self._prompt, "none")
         try:
-            row = cast("NDArray[np.float32]", cache.prefill(self._calls))
+            row = cast("NDArray[np.float32]", cache.prefill(self._calls, on_prompt=self._on_prompt))
         finally:
             self._clock.prefill_tokens = cache.cached
             self._clock.prefill_s = time.perf_counter() - started

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -19,8 +19,12 @@ _log = logging.getLogger(__name__)
 
 Reuse = Literal["all", "prompt", "none"]
 
-_PREFILL_CHUNK = 1024
-"""Prompt tokens per model call: other users of the model wait no longer than that."""
+OnPrompt = Callable[[int, int], object]
+"""Called with how many of a prompt's tokens are in the cache, and how many there are: first before anything
+is computed, then after each piece."""
+
+_PREFILL_CHUNK = 512
+"""Prompt tokens per model call: other users of the model, and who watches, wait no longer than that."""
 
 
 class CachedTokens:
@@ -69,6 +73,7 @@ class CachedTokens:
         calls: Interruptible,
         logits: Literal["last", "none"] = "last",
         at_most: int | None = None,
+        on_prompt: OnPrompt | None = None,
     ) -> NDArray[np.float32] | None:
         """Compute the tokens that are not in the cache yet, or the next ``at_most`` of them.
 
@@ -76,12 +81,16 @@ class CachedTokens:
         """
         row, before, started = None, self.cached, time.perf_counter()
         end = len(self.tokens) if at_most is None else min(len(self.tokens), int(self.seq.length) + at_most)
+        if on_prompt:
+            on_prompt(before, len(self.tokens))
         while (start := int(self.seq.length)) < end:
             ids = self.tokens[start : min(end, start + _PREFILL_CHUNK)]
             last = start + len(ids) == len(self.tokens)
             row = calls.call(self.model.prefill, self.seq, ids, logits if last else "none")
             if self._prompt_role == start:
                 self._prompt_role = start + len(ids)
+            if on_prompt:
+                on_prompt(self.cached, len(self.tokens))
             if not last and calls.due():
                 raise Interrupted("the prompt's computation was stopped: run it again to go on")
         _log.debug("computed %d tokens in %.3f s", self.cached - before, time.perf_counter() - started)

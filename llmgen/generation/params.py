@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, cast
 
-from llmgen.errors import UsageError
+from llmgen.errors import UsageError, shown
 
 SAMPLER_NAMES = (
     "penalties",
@@ -82,7 +82,12 @@ class SamplingParams:
     likely token after bias, bans and penalties, whatever the filters say.
     """
 
-    max_tokens: int = _number(512, 0, _MAX_INT, "most tokens to generate; 0 means none")
+    max_tokens: int = _number(
+        -1,
+        -1,
+        _MAX_INT,
+        "most tokens to generate; 0 means none, -1 until the model ends or the context is full",
+    )
     temp: float = _number(0.8, 0, 1e6, "temperature; 0 is greedy")
     dynatemp_range: float = _number(0.0, 0, 1e6, "temperature moves this far up and down; 0 is off")
     dynatemp_exponent: float = _number(1.0, 0, 1e3, "how entropy maps to the dynamic temperature")
@@ -120,7 +125,7 @@ class SamplingParams:
     )
     banned_tokens: tuple[int | str, ...] = _other((), "token ids or texts never to generate")
     samplers: tuple[str, ...] = _other(SAMPLER_NAMES, "the samplers to use, in order")
-    seed: int | None = _number(None, 0, _MAX_SEED, "random seed; same seed, same text")
+    seed: int | None = _number(None, -1, _MAX_SEED, "random seed; same seed, same text; -1 is random")
     stop: tuple[str, ...] = _other((), "texts that end the answer, never printed")
     stop_token_ids: tuple[int, ...] = _other((), "further token ids that end the answer")
     ignore_eos: bool = _other(False, "never generate an end-of-generation token")
@@ -145,10 +150,17 @@ class SamplingParams:
             else:
                 value = _CHECKS[f.name](f.name, value)
             object.__setattr__(self, f.name, value)
+        if self.seed == -1:
+            object.__setattr__(self, "seed", None)
 
     def with_(self, **changes: Any) -> SamplingParams:
         """A copy with some options changed; unknown names raise :class:`UsageError`."""
         return replace(self, **changes)
+
+    @property
+    def token_limit(self) -> float:
+        """The most tokens to generate; infinite where there is no limit."""
+        return math.inf if self.max_tokens < 0 else self.max_tokens
 
     @property
     def greedy(self) -> bool:
@@ -252,7 +264,7 @@ def flag(name: str) -> str:
 
 
 def _refuse(name: str, expected: str, value: object) -> UsageError:
-    return UsageError(f"{name} ({flag(name)}) must be {expected}, not {value!r}")
+    return UsageError(f"{name} ({flag(name)}) must be {expected}, not {shown(value)}")
 
 
 def _grouped(number: float) -> str:
@@ -274,7 +286,7 @@ def _checked_number(name: str, value: Any, default: Any, low: float, high: float
         number = operator.index(value) if whole else float(value)
     except (TypeError, ValueError, OverflowError):
         raise _refuse(name, expected, value) from None
-    if math.isnan(number) or not low <= number <= high:
+    if not low <= number <= high:  # NaN is in no range
         raise _refuse(name, expected, value)
     return number
 
@@ -296,7 +308,7 @@ def _token_id(name: str, value: Any) -> int:
         token = operator.index(value)
     except TypeError:
         token = -1
-    if token < 0 or isinstance(value, bool):
+    if not 0 <= token <= _MAX_INT or isinstance(value, bool):
         raise _refuse(name, "made of token ids from 0 up", value)
     return token
 
@@ -323,6 +335,8 @@ def _bias(name: str, value: Any) -> tuple[tuple[int | str, float], ...]:
             bias = float(bias)
         except (TypeError, ValueError):
             raise _refuse(name, expected, value) from None
+        except OverflowError:  # a whole number beyond all floats
+            raise _refuse(name, expected, bias) from None
         if not (-1000 <= bias <= 1000 or bias == -math.inf):
             raise _refuse(name, expected, bias)
         checked.append((_id_or_text(name, token), bias))

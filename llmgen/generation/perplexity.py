@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -33,6 +33,7 @@ from llmgen.generation.interfaces import ModelLike
 _log = logging.getLogger(__name__)
 
 _LOGITS_BYTES = 1 << 26
+_PIECE = 512  # tokens between two reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +99,18 @@ def windows(n_tokens: int, n_ctx: int, stride: int | None = None) -> list[Window
 
 
 def measure(
-    model: ModelLike, ids: Sequence[int], parts: Sequence[Window], bos_id: int | None = None
+    model: ModelLike,
+    ids: Sequence[int],
+    parts: Sequence[Window],
+    bos_id: int | None = None,
+    on_tokens: Callable[[int], object] | None = None,
 ) -> Iterator[Perplexity]:
     """The figures after each window; ``bos_id`` where every window is to begin with that token.
 
+    ``on_tokens`` is called with the number of tokens computed, after each piece of a window.
     Raises :class:`LLMGenError` where the model's logits are not finite, or its file has changed.
     """
-    sums = _Sums()
+    sums, report = _Sums(), on_tokens or (lambda n: None)
     seq = model.new_sequence()
     try:
         for number, window in enumerate(parts, 1):
@@ -112,7 +118,7 @@ def measure(
             if bos_id is not None:
                 tokens[0] = bos_id
             seq.clear()
-            sums.add(_window(model, seq, tokens, window.first - window.start))
+            sums.add(_window(model, seq, tokens, window.first - window.start, report))
             figures = Perplexity(sums.n, number, sums.mean, sums.error)
             _log.debug("window %d of %d: perplexity %.4f", number, len(parts), figures.perplexity)
             model.check_file()
@@ -121,11 +127,15 @@ def measure(
         seq.close()
 
 
-def _window(model: ModelLike, seq: object, tokens: list[int], first: int) -> NDArray[np.float64]:
+def _window(
+    model: ModelLike, seq: object, tokens: list[int], first: int, report: Callable[[int], object]
+) -> NDArray[np.float64]:
     """-ln p of tokens [first:] of an empty sequence: float64 [len(tokens) - first]."""
-    if first > 1:
-        model.prefill(seq, tokens[: first - 1], "none")
-    size = max(1, _LOGITS_BYTES // (4 * int(model.config.vocab_size)))
+    for start in range(0, first - 1, _PIECE):
+        part = tokens[start : min(start + _PIECE, first - 1)]
+        model.prefill(seq, part, "none")
+        report(len(part))
+    size = min(_PIECE, max(1, _LOGITS_BYTES // (4 * int(model.config.vocab_size))))
     nll: list[float] = []
     for start in range(first - 1, len(tokens) - 1, size):
         part = tokens[start : min(start + size, len(tokens) - 1)]
@@ -135,6 +145,7 @@ def _window(model: ModelLike, seq: object, tokens: list[int], first: int) -> NDA
         nll.extend(
             log_total(Candidates(None, row)) - float(row[t]) for row, t in zip(rows, targets, strict=True)
         )
+        report(len(part))
     return np.array(nll)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import index
 
-from llmgen.errors import ContextFullError, UsageError
+from llmgen.errors import ContextFullError, UsageError, shown
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
 
 Prompt = str | Sequence[int]
@@ -42,7 +42,7 @@ def check_prompt(prompt_ids: Sequence[int], model: ModelLike) -> list[int]:
     for token in ids:
         if not 0 <= token < n_vocab:
             raise UsageError(
-                f"the prompt has token {token}, but this model's tokens go from 0 to {n_vocab - 1}"
+                f"the prompt has token {shown(token)}, but this model's tokens go from 0 to {n_vocab - 1}"
             )
     if len(ids) > n_ctx:
         raise ContextFullError(

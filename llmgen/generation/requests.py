@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.errors import Interrupted, LLMGenError
-from llmgen.generation.cached import CachedTokens
+from llmgen.generation.cached import CachedTokens, OnPrompt
 from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
 from llmgen.generation.params import SamplingParams
 from llmgen.generation.prompt import Prompt
@@ -100,11 +100,11 @@ class Slot:
             self.writer.start()
             self.calls.start()
 
-    def prefill(self) -> NDArray[np.float32] | None:
+    def prefill(self, on_prompt: OnPrompt | None = None) -> NDArray[np.float32] | None:
         """Compute the next TURN tokens of the prompt: float32 [n_vocab] of its last token, or None."""
         started = time.perf_counter()
         try:
-            return self.cache.prefill(self.calls, "last" if self.open else "none", TURN)
+            return self.cache.prefill(self.calls, "last" if self.open else "none", TURN, on_prompt)
         finally:
             self.count_prefill(started)
 

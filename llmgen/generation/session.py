@@ -8,7 +8,7 @@ from pathlib import Path
 from weakref import ref
 
 from llmgen.errors import LLMGenError, UsageError
-from llmgen.generation.cached import CachedTokens, Reuse
+from llmgen.generation.cached import CachedTokens, OnPrompt, Reuse
 from llmgen.generation.events import GenerationResult
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
 from llmgen.generation.params import SamplingParams, checked_params
@@ -75,13 +75,15 @@ class Session:
         *,
         cancel: Cancel | None = None,
         callback: Callback | None = None,
+        on_prompt: OnPrompt | None = None,
     ) -> GenerationStream:
         """Generate after a prompt: a text or token ids (the whole, also what is in the cache already).
 
         ``cancel`` is a ``threading.Event`` that any thread may set; ``callback``
         is called with each event and ends the answer by returning a true value; the last
         event, at whatever ending, has the text that was held back, so that all texts
-        together are the result's.
+        together are the result's.  ``on_prompt`` is called with how many of the prompt's
+        tokens are computed and how many there are, before the first and after each piece of 512.
         Raises :class:`ContextFullError` or :class:`UsageError` at once where the
         prompt cannot be used; the work begins with the first ``next``.
         """
@@ -92,7 +94,7 @@ class Session:
         writer = Writer(self._tokenizer, params, ids, n_vocab, n_ctx)
         calls = Interruptible(self._model, cancel, params.timeout)
         self._make_free("another one")  # what is refused ends nothing
-        stream = GenerationStream(self._cache, ids, self._reuse, writer, calls, callback)
+        stream = GenerationStream(self._cache, ids, self._reuse, writer, calls, callback, on_prompt)
         self._stream = ref(stream)
         return stream
 

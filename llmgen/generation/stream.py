@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.errors import Interrupted, LLMGenError
-from llmgen.generation.cached import CachedTokens, Reuse
+from llmgen.generation.cached import CachedTokens, OnPrompt, Reuse
 from llmgen.generation.events import Ending, GenerationEvent, GenerationResult
 from llmgen.generation.stopping import Interruptible, keep_result
 from llmgen.generation.writer import Writer
@@ -42,11 +42,12 @@ def generate_events(
     writer: Writer,
     calls: Interruptible,
     told: Callback,
+    on_prompt: OnPrompt | None = None,
 ) -> Generator[GenerationEvent, None, None]:
     """The loop: the prompt, then token by token until ``writer.ending`` is set; then a look at the model's file."""
     writer.start()
     calls.start()
-    logits = _prompt(cache, ids, reuse, writer, calls)
+    logits = _prompt(cache, ids, reuse, writer, calls, on_prompt)
     yield from _tokens(logits, cache, writer, calls, told)
     cache.model.check_file()
 
@@ -74,12 +75,17 @@ def _tokens(
 
 
 def _prompt(
-    cache: CachedTokens, ids: list[int], reuse: Reuse, writer: Writer, calls: Interruptible
+    cache: CachedTokens,
+    ids: list[int],
+    reuse: Reuse,
+    writer: Writer,
+    calls: Interruptible,
+    on_prompt: OnPrompt | None,
 ) -> NDArray[np.float32] | None:
     started = time.perf_counter()
     writer.cached_tokens = calls.call(cache.begin, ids, reuse)  # in turn: somebody may be forking the session
     try:
-        return cache.prefill(calls, "none" if writer.ending else "last")
+        return cache.prefill(calls, "none" if writer.ending else "last", on_prompt=on_prompt)
     finally:
         writer.prefill_tokens = cache.cached - writer.cached_tokens  # an interruption may leave some out
         writer.prefill_s = time.perf_counter() - started
@@ -121,6 +127,7 @@ class GenerationStream(Iterator[GenerationEvent]):
         writer: Writer,
         calls: Interruptible,
         callback: Callback | None = None,
+        on_prompt: OnPrompt | None = None,
     ) -> None:
         self._writer = writer
         self._calls = calls
@@ -128,7 +135,7 @@ class GenerationStream(Iterator[GenerationEvent]):
         self._superseded: str | None = None
         self._on_end: list[Callable[[], None]] = []
         # a function, not a method: no cycle, so that dropping the stream ends it at once
-        self._events = generate_events(cache, ids, reuse, writer, calls, self._told)
+        self._events = generate_events(cache, ids, reuse, writer, calls, self._told, on_prompt)
 
     @property
     def result(self) -> GenerationResult | None:

@@ -108,7 +108,7 @@ class Writer:
             self._scores.append(choice.score)
         if self._answer.stopped:
             self.ending = Ending("stop", "stop_string", self._answer.matched)
-        elif len(self.tokens) >= self.params.max_tokens:
+        elif len(self.tokens) >= self.params.token_limit:
             self.ending = Ending("length", "max_tokens")
         return GenerationEvent(
             text,

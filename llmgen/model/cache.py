@@ -110,7 +110,7 @@ class Sequence:
             self._memory = anonymous(self._layout.nbytes)
         except (OSError, ValueError, OverflowError) as error:
             raise LLMGenError(
-                f"a KV cache for {self.n_ctx} tokens needs {self._layout.nbytes / 2**30:.1f} GiB of address space, "
+                f"a KV cache for {self.n_ctx} tokens needs {self._layout.nbytes / 2**20:,.0f} MiB of address space, "
                 "which this machine does not give; choose a smaller context (-c)"
             ) from error
         self._data = np.frombuffer(self._memory, dtype=np.uint8)

@@ -11,6 +11,9 @@ import numpy as np
 from llmgen.errors import LLMGenError
 from llmgen.kernels import cgroup
 
+_BESIDES = 256 << 20
+"""Bytes that a small model takes besides its cache: working memory, stacks of threads, compiled code."""
+
 
 def anonymous(nbytes: int) -> mmap.mmap:
     """Zeroed memory that is touched only where it is used; a forked child gets its own copy.  Raises OSError."""
@@ -35,8 +38,24 @@ class Arena:
         self.nbytes = nbytes
 
 
+def _below_limits() -> list[int]:
+    """What the process's own limits of address space and data leave (getrlimit(2), proc_pid_statm(5)); Linux only."""
+    try:
+        import resource
+
+        total, _, _, _, _, data, *_ = map(int, Path("/proc/self/statm").read_text().split())
+        used = {resource.RLIMIT_AS: total, resource.RLIMIT_DATA: data}
+        limits = [(resource.getrlimit(limit)[0], pages) for limit, pages in used.items()]
+    except (ImportError, AttributeError, OSError, ValueError):
+        return []
+    page = os.sysconf("SC_PAGE_SIZE")
+    return [
+        max(0, limit - pages * page - _BESIDES) for limit, pages in limits if limit != resource.RLIM_INFINITY
+    ]
+
+
 def available_bytes() -> int | None:
-    """Memory that could be taken without pushing others out, control group honoured; None where unknown."""
+    """Memory that could be taken without pushing others out, control group and limits honoured; None where unknown."""
     candidates = []
     try:  # proc_meminfo(5)
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -46,6 +65,7 @@ def available_bytes() -> int | None:
         pass
     if (left := cgroup.memory_left()) is not None:
         candidates.append(left)
+    candidates += _below_limits()
     if candidates:
         return min(candidates)
     try:

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from llmgen.errors import ContextFullError, Interrupted, LLMGenError, UsageError
+from llmgen.errors import ContextFullError, Interrupted, LLMGenError, UsageError, shown
 from llmgen.gguf import GGUFFile
 from llmgen.kernels.layout import MAX_COLUMNS, SAMPLING_KERNELS, TILE_TOKENS
 from llmgen.kernels.library import KernelLibrary, Progress
@@ -106,11 +106,8 @@ class Model:
         architecture(file)
         config = read_config(file)
         n_ctx = _default_context(config, kv_type) if n_ctx is None else _whole("the context (n_ctx)", n_ctx)
-        if not 1 <= n_ctx <= MAX_CONTEXT:
-            raise UsageError(f"the context is {n_ctx} tokens, expected 1 to {MAX_CONTEXT} (-c)")
         n_threads = default_threads() if n_threads is None else _whole("threads (n_threads)", n_threads)
-        if not 1 <= n_threads <= _MAX_THREADS:
-            raise UsageError(f"{n_threads} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
+        _check_sizes(n_ctx, n_threads)
         return cls(file, replace(config, n_ctx=n_ctx), n_threads, kv_type, level, progress)
 
     # ---- facts ----------------------------------------------------------------------
@@ -325,7 +322,7 @@ def _whole(name: str, value: object) -> int:
 
 
 def dry_run(
-    file: GGUFFile, n_ctx: int | None = None, kv_type: str = "f16"
+    file: GGUFFile, n_ctx: int | None = None, kv_type: str = "f16", n_threads: int | None = None
 ) -> tuple[ModelConfig, CacheLayout]:
     """What ``Model.load`` would make of a file, without kernels, threads or memory.
 
@@ -334,12 +331,22 @@ def dry_run(
     """
     build = architecture(file)
     config = read_config(file)
-    config = replace(config, n_ctx=n_ctx or _default_context(config, kv_type))
+    n_ctx = _default_context(config, kv_type) if n_ctx is None else n_ctx
+    _check_sizes(n_ctx, default_threads() if n_threads is None else n_threads)
+    config = replace(config, n_ctx=n_ctx)
     layout = CacheLayout(config, config.n_ctx, min(CHUNK, config.n_ctx), kv_type)
     weights = Weights(file)
     build(TokenRecorder(config, layout, 0), weights, config)
     check_all_read(file, weights, config)
     return config, layout
+
+
+def _check_sizes(n_ctx: int, n_threads: int) -> None:
+    """Raises UsageError for a context or a number of threads that no model takes."""
+    if not 1 <= n_ctx <= MAX_CONTEXT:
+        raise UsageError(f"the context is {shown(n_ctx)} tokens, expected 1 to {MAX_CONTEXT} (-c)")
+    if not 1 <= n_threads <= _MAX_THREADS:
+        raise UsageError(f"{shown(n_threads)} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
 
 
 def _default_context(config: ModelConfig, kv_type: str) -> int:

@@ -76,8 +76,23 @@ def test_a_line_out_for_each_line_in_and_bad_ones_have_an_error(tmp_path: Path) 
     assert "cannot hold" in errors[19]
     assert found[4]["id"] == 5
     told = done.stderr.splitlines()
-    assert len(told) == len(errors) + 1
+    assert len(told) == len(errors) + 2
+    assert "3 of 3 answers were cut at the limit" in told[-2]
     assert "19 answers (16 failed)" in told[-1]
+
+
+def test_numbers_of_hundreds_of_digits_are_the_trouble_of_their_line(tmp_path: Path) -> None:
+    number = 10**400
+    options = ("max_tokens", "seed", "temp", "timeout", "stop_token_ids", "banned_tokens")
+    bad: list[dict[str, Any]] = [{"prompt": "Hi", name: number} for name in options]
+    bad += [{"prompt": [number]}, {"prompt": "Hi", "logit_bias": [[number, 1]]}]
+    source = write(tmp_path / "in.jsonl", {"prompt": "Hello", "id": number}, *bad, {"prompt": "Bye"})
+    done = batch(source)
+    assert done.returncode == 1
+    found = lines(done.stdout)
+    assert ["error" in line for line in found] == [False, *[True] * len(bad), False]
+    assert found[0]["id"] == number
+    assert all(len(line["error"]) < 600 for line in found[1:-1])
 
 
 def test_an_interrupted_batch_goes_on_without_loss_or_repetition(tmp_path: Path) -> None:

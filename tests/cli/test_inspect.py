@@ -159,3 +159,29 @@ def test_every_command_refuses_them_alike(tmp_path: Path, command: str) -> None:
     assert "cut.gguf" in refused(llmgen(command, str(path), *text))
     assert "no file" in refused(llmgen(command, str(tmp_path / "none.gguf"), *text))
     assert "is a folder" in refused(llmgen(command, str(tmp_path), *text))
+
+
+@pytest.mark.parametrize(
+    "options", [["-t", "-1"], ["-t", "0"], ["-c", "-5"], ["-c", "0"], ["--kv-type", "x"]]
+)
+def test_what_run_refuses_is_refused(options: list[str], tmp_path: Path) -> None:
+    model = str(tiny.write(tmp_path / "tiny.gguf"))
+    says = refused(llmgen("run", model, "a", *options), 2)
+    assert refused(llmgen("inspect", model, *options), 2) == says
+    assert refused(llmgen("inspect", model, "--json", *options), 2) == says
+
+
+@pytest.mark.parametrize("command", ["run", "batch", "perplexity"])
+def test_a_context_above_the_trained_one_warns_with_both_numbers(command: str, tmp_path: Path) -> None:
+    model, text = str(tiny.write(tmp_path / "tiny.gguf")), tmp_path / "in"
+    text.write_text(json.dumps("ab" * 300) + "\n")
+    arguments = {
+        "run": ["a", "--raw", "-n", "0"],
+        "batch": [str(text), "--raw", "-n", "0"],
+        "perplexity": [str(text)],
+    }
+    for n_ctx, warned in ((256, False), (257, True)):
+        done = llmgen(command, model, *arguments[command], "-c", str(n_ctx), timeout=300)
+        assert (
+            "warning: a context of 257 tokens (-c), and this model was made for 256" in done.stderr
+        ) == warned

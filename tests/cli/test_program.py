@@ -100,6 +100,23 @@ def test_an_unexpected_exception_is_one_sentence_and_a_traceback_on_request(tmp_
     assert "Traceback" not in run(LLMGEN_DEBUG="0").stderr
 
 
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("OSError(24, 'Too many open files')", "the system refused a request: Too many open files"),
+        ("OSError(12, 'Cannot allocate memory')", "out of memory; try a smaller context"),
+        ('RuntimeError("can\'t start new thread")', "the system gives no further thread"),
+        ("OSError(13, 'Permission denied', 'a.gguf')", "a.gguf: Permission denied"),
+    ],
+)
+def test_an_error_of_the_system_is_blamed_on_the_output_only_where_it_is_its_own(
+    error: str, says: str
+) -> None:
+    code = f"from llmgen.cli.exits import reporting\nwith reporting(): raise {error}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert refused(done).startswith(says)
+
+
 def test_ctrl_c_that_became_another_error_is_still_ctrl_c() -> None:
     """As Python 3.11 makes a RuntimeError of what a class body's descriptors raise."""
     code = (
@@ -190,7 +207,14 @@ class TestStreams:
     def test_a_full_disk_behind_stdout(self) -> None:
         done = self.shell("LLMGEN --help > /dev/full")
         assert done.returncode == 1
-        assert done.stderr == "error: cannot write the output: No space left on device\n"
+        full = "error: cannot write the output: No space left on device\n"
+        assert done.stderr == full
+        code = "from llmgen.cli.exits import reporting\nwith reporting(): print(1, flush=True)"
+        with open("/dev/full", "w") as nowhere:
+            early = subprocess.run(
+                [sys.executable, "-c", code], stdout=nowhere, stderr=subprocess.PIPE, text=True
+            )
+        assert (early.returncode, early.stderr) == (1, full)
 
     def test_a_terminal_that_speaks_ascii(self, tmp_path: Path) -> None:
         (tmp_path / "modèle.gguf").write_bytes(b"GGUF")

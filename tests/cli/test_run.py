@@ -19,6 +19,7 @@ from program import PROGRAM, environment, llmgen, refused
 pytestmark = pytest.mark.usefixtures("compiled")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals, pipes and terminals")
 GREEDY = ["--temp", "0", "-n", "12"]
+CUT = "the answer was cut at the limit of tokens (-n; -1 sets none)\n"
 FRANCE = ["The capital of France is", "--raw", *GREEDY]
 
 
@@ -40,7 +41,7 @@ def test_text_and_json_tell_the_same() -> None:
     done = llmgen("run", str(smollm2()), *FRANCE)
     assert done.returncode == 0
     assert done.stdout == told["text"] + "\n"
-    assert done.stderr == ""
+    assert done.stderr == CUT
     assert "Paris" in told["text"]
 
 
@@ -56,11 +57,11 @@ def test_stats_and_seed_go_to_stderr() -> None:
     plain = llmgen("run", *arguments, "--seed", "7")
     told = llmgen("run", *arguments, "--seed", "7", "--stats")
     assert told.stdout == plain.stdout
-    assert plain.stderr == ""
+    assert plain.stderr == CUT
     assert "tokens/s" in told.stderr
-    assert "seed 7" in told.stderr
+    assert "ended: length (max_tokens); seed 7" in told.stderr
     random = llmgen("run", *arguments)
-    seed = random.stderr.removeprefix("seed ").strip()
+    seed = random.stderr.removeprefix(f"{CUT}seed ").strip()
     assert llmgen("run", *arguments, "--seed", seed).stdout == random.stdout
 
 
@@ -75,7 +76,24 @@ def test_stop_and_limits() -> None:
     stopped = run_json("Count: 1, 2, 3,", "--raw", "--stop", " 5", *GREEDY)
     assert stopped["text"] == whole[: whole.index(" 5")]
     assert stopped["finish_reason"] == "stop"
-    assert llmgen("run", str(smollm2()), "Hi", "-n", "0").stdout == "\n"
+    nothing = llmgen("run", str(smollm2()), "Hi", "-n", "0", "--temp", "0")
+    assert (nothing.stdout, nothing.stderr) == ("\n", "")
+
+
+def test_an_answer_goes_on_until_the_model_ends_it_or_the_context_is_full() -> None:
+    ended = llmgen("run", str(smollm2()), "Say hello.", "--temp", "0")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    arguments = ["Once upon a time", "--raw", "-c", "700", "--temp", "0", "--ignore-eos"]
+    full = "the answer was cut where the context of 700 tokens was full"
+    for options in ([], ["-n", "-1"], ["--beams", "1"]):
+        done = llmgen("run", str(smollm2()), *arguments, *options, "--json")
+        told = json.loads(done.stdout)
+        assert (told["finish_detail"], told["completion_tokens"] > 512) == ("context_full", True)
+        assert done.stderr.startswith(full)
+        assert len(done.stderr.splitlines()) == 1
+    out_of_time = llmgen("run", str(smollm2()), *arguments, "--timeout", "0.000001")
+    assert out_of_time.stderr == "the answer was cut when the time was up (--timeout)\n"
+    assert out_of_time.returncode == 124
 
 
 class TestStdin:
@@ -113,7 +131,7 @@ class TestStdin:
         assert waiting.stderr.readline() == "waiting for text on stdin (--no-stdin does not wait)\n"
         free = subprocess.run([*command, "--no-stdin"], text=True, env=environment(), timeout=300, **options)
         assert free.returncode == 0
-        assert free.stderr == ""
+        assert free.stderr == CUT
         os.write(write, b" a time")
         os.close(write)
         os.close(read)
@@ -254,7 +272,7 @@ class TestTerminal:
         text = program.read()
         program.wait()
         assert program.exitstatus == 0
-        assert text.replace("\r\n", "\n") == run_json(*FRANCE)["text"] + "\n"
+        assert text.replace("\r\n", "\n") == run_json(*FRANCE)["text"] + "\n" + CUT
         program = self.spawn()
         assert "error: there is no prompt" in program.read()
         program.wait()

@@ -4,6 +4,7 @@ import math
 import pickle
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
@@ -13,7 +14,7 @@ from llmgen.generation.params import SAMPLER_NAMES, SamplingParams, option_table
 
 def test_defaults():
     p = SamplingParams()
-    assert (p.max_tokens, p.temp, p.top_k, p.top_p, p.min_p, p.typical_p) == (512, 0.8, 40, 0.95, 0.05, 1)
+    assert (p.max_tokens, p.temp, p.top_k, p.top_p, p.min_p, p.typical_p) == (-1, 0.8, 40, 0.95, 0.05, 1)
     assert (p.repeat_penalty, p.repeat_last_n, p.presence_penalty, p.frequency_penalty) == (1, 64, 0, 0)
     assert (p.seed, p.stop, p.ignore_eos) == (None, (), False)
     assert p.samplers == SAMPLER_NAMES
@@ -36,8 +37,8 @@ def test_defaults():
         ("typical_p", 2),
         ("repeat_penalty", 0),
         ("repeat_last_n", -2),
-        ("max_tokens", -1),
-        ("seed", -1),
+        ("max_tokens", -2),
+        ("seed", -2),
         ("seed", 2**64),
         ("seed", 0.5),
         ("stop", ""),
@@ -70,9 +71,9 @@ def test_out_of_range_names_the_option(name, value):
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("seed", 2**64, "from 0 to 18,446,744,073,709,551,615"),
-        ("max_tokens", 2**31, "from 0 to 2,147,483,647"),
-        ("max_tokens", -1, "of at least 0"),
+        ("seed", 2**64, "from -1 to 18,446,744,073,709,551,615"),
+        ("max_tokens", 2**31, "from -1 to 2,147,483,647"),
+        ("max_tokens", -2, "of at least -1"),
         ("top_p", 1.5, "from 0 to 1"),
     ],
 )
@@ -113,3 +114,19 @@ def test_importing_the_options_loads_no_numpy():
         " sys.exit('numpy' in sys.modules or 'numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_no_limit_and_a_random_seed_may_be_said():
+    assert SamplingParams().token_limit == SamplingParams(max_tokens=-1).token_limit == math.inf
+    assert SamplingParams(max_tokens=7).token_limit == 7
+    assert SamplingParams(seed=-1) == SamplingParams()
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+@pytest.mark.parametrize("name", [field.name for field in fields(SamplingParams)])
+def test_a_number_of_very_many_digits_is_refused_by_every_option(name, digits):
+    number = 10**digits
+    for value in (number, -number, (number,), {number: 1}, {1: number}, {"a": number}):
+        with pytest.raises(UsageError, match=f"^{name} ") as caught:
+            SamplingParams(**{name: value})
+        assert len(str(caught.value)) < 400

@@ -66,3 +66,12 @@ def test_what_cannot_be_measured_is_refused():
 def test_one_token_has_no_error_bar():
     [found] = measure(FakeModel(), [1, 2], windows(2, 8, 4))
     assert (found.n_tokens, found.nll_error, found.error) == (1, None, None)
+
+
+def test_long_windows_report_the_tokens_that_are_computed():
+    model, reported = FakeModel(n_ctx=4096), []
+    parts = windows(4000, 2000)
+    *_, last = measure(model, [1] * 4000, parts, on_tokens=reported.append)
+    assert sum(reported) == sum(part.stop - part.start - 1 for part in parts) == 2 * 1999
+    assert max(reported) == 512
+    assert last == [*measure(FakeModel(n_ctx=4096), [1] * 4000, parts)][-1]

@@ -500,10 +500,33 @@ def test_long_prompts_are_computed_in_pieces_and_go_on_after_a_cancel():
     ids = [i % 250 for i in range(3000)]
     stopped = s.generate(ids, GREEDY, cancel=cancel)
     assert stopped.completion_tokens == 0
-    assert s.cached_tokens == 2048
-    assert stopped.timings.prefill_tokens == 2048
+    assert s.cached_tokens == 1024
+    assert stopped.timings.prefill_tokens == 1024
     resumed = s.generate(ids, GREEDY).timings
-    assert (resumed.cached_tokens, resumed.prefill_tokens) == (2048, 3000 - 2048)
+    assert (resumed.cached_tokens, resumed.prefill_tokens) == (1024, 3000 - 1024)
+
+
+def test_a_long_prompt_reports_how_much_of_it_is_computed():
+    model, seen = FakeModel(n_ctx=4096), []
+    s = session(model)
+    prompt = [1] * 1500
+    stream = s.stream(prompt, SamplingParams(max_tokens=1), on_prompt=lambda *at: seen.append(at))
+    assert seen == []
+    stream.run()
+    assert seen == [(0, 1500), (512, 1500), (1024, 1500), (1500, 1500)]
+    seen.clear()
+    s.stream([*prompt, 2, 3], SamplingParams(max_tokens=1), on_prompt=lambda *at: seen.append(at)).run()
+    assert seen == [(1500, 1502), (1502, 1502)]
+
+
+def test_a_report_that_raises_ends_the_answer_and_leaves_the_session_usable():
+    def refuse(done, total):
+        raise ValueError("enough")
+
+    s = session(FakeModel(n_ctx=4096))
+    with pytest.raises(ValueError, match="enough"):
+        s.stream([1] * 10, on_prompt=refuse).run()
+    assert s.generate([1, 2], SamplingParams(max_tokens=3)).completion_tokens == 3
 
 
 def test_rewind_fork_reset_close():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmgen.cli.chat import fullness, thinking
 from llmgen.cli.chat.joined import JoinedStream
+from llmgen.cli.progress import PromptBar
 from llmgen.errors import ContextFullError, LLMGenError, UsageError
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ class Conversation:
         if self.shifts and not sampling.context_keep:
             sampling = sampling.with_(context_keep=self._n_head())
         pending = prompt.pending if self._continues else []
-        stream = self.session.stream(prompt.ids, sampling, cancel=self.cancel)
+        stream = self.session.stream(prompt.ids, sampling, cancel=self.cancel, on_prompt=PromptBar())
         self._running = JoinedStream(stream, self.llm.tokenizer, pending)
         return self._running
 

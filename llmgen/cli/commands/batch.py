@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,11 +15,13 @@ import typer
 
 from llmgen.cli import exits
 from llmgen.cli.config import configurable
+from llmgen.cli.endings import cut_by, cut_note
 from llmgen.cli.journal import line_hash
 from llmgen.cli.loading import open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, model_options, sampling_options
 from llmgen.cli.output import note, visible
+from llmgen.cli.progress import Bar
 from llmgen.cli.requests import Line, Reader, Source, failure, identity
 from llmgen.cli.sinks import Sink, file_target, open_sink
 from llmgen.cli.templates import TemplateOption, find_template
@@ -102,9 +103,9 @@ def command(
             reader = Reader(llm, sampling, chat, raw, system)
             with (
                 closing(open_sink(output, target, depends_on, restart, overwrite)) as sink,
-                _progress(total) as tick,
+                Bar("answers", total) as bar,
             ):
-                code = _Run(llm, reader, sink, tick).run(lines, slots, total)
+                code = _Run(llm, reader, sink, bar).run(lines, slots, total)
     if code != exits.DONE:
         raise typer.Exit(code)
 
@@ -116,13 +117,14 @@ class _Run:
     llm: LLM
     reader: Reader
     sink: Sink
-    tick: Callable[[int, int], None]
+    bar: Bar
     answers: int = 0
     tokens: int = 0
     failed: int = 0
     timeouts: int = 0
     unanswered: int = 0
     exhausted: bool = False
+    cuts: list[str | None] = field(default_factory=list)  # of the answers of this run
     started: float = field(default_factory=time.perf_counter)
 
     def run(self, source: Source, slots: int, total: int) -> int:
@@ -131,7 +133,9 @@ class _Run:
         try:
             with _ctrl_c() as cancel:
                 requests = self._requests(source, cancel)
-                for answer in self.llm.batch(requests, slots=slots, cancel=cancel, on_event=self._on_event):
+                for answer in self.llm.batch(
+                    requests, slots=slots, cancel=cancel, on_event=self._on_event, on_prompt=self._on_prompt
+                ):
                     self._take(answer)
             if self.exhausted and not self.unanswered:
                 self.sink.finish()
@@ -183,6 +187,7 @@ class _Run:
             self.sink.partial(line, found)
             return
         self.timeouts += answer.result.finish_reason == "timeout"
+        self.cuts.append(cut_by(answer.result))
         self.sink.add(line, found)
         self._count()
 
@@ -194,19 +199,29 @@ class _Run:
 
     def _on_event(self, request: Request, event: Any) -> None:
         self.tokens += event.token_id is not None
-        self.tick(self.answers, self.tokens)
+        self._show()
+
+    def _on_prompt(self, request: Request, done: int, total: int) -> None:
+        line: Line = request.key
+        self._show(f"line {line.number + 1}: {done:,}/{total:,} tokens of its prompt" if done < total else "")
 
     def _count(self) -> None:
         self.answers += 1
         self.unanswered -= 1
-        self.tick(self.answers, self.tokens)
+        self._show()
+
+    def _show(self, note: str = "") -> None:
+        rate = self.tokens / max(time.perf_counter() - self.started, 1e-9)
+        self.bar.update(self.answers, note or f"{rate:.1f} tokens/s")
 
     def _note(self) -> None:
-        """One line at the end, on stderr."""
+        """What came of it, on stderr."""
         seconds = time.perf_counter() - self.started
         failed = f" ({self.failed} failed)" if self.failed else ""
         rate = self.tokens / max(seconds, 1e-9)
         answers = f"{self.answers} answer" + ("s" if self.answers != 1 else "")
+        if (cut := cut_note(self.cuts, self.llm.n_ctx)) is not None:
+            note(cut)
         note(f"{answers}{failed}, {self.tokens} tokens in {seconds:.1f} s, {rate:.1f} tokens/s")
 
 
@@ -230,34 +245,3 @@ def _ctrl_c() -> Iterator[threading.Event]:
         yield cancel
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int, int], None]]:
-    """On a terminal, a bar with the rate and the time left; called with the answers and tokens so far."""
-    if not sys.stderr.isatty():
-        yield lambda answers, tokens: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("answers"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]:.1f} tokens/s"),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    started = shown = time.perf_counter()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("answers", total=total, rate=0.0)
-
-        def tick(answers: int, tokens: int) -> None:
-            nonlocal shown
-            now = time.perf_counter()
-            if now - shown >= 0.1 or answers == total:
-                shown = now
-                bar.update(task, completed=answers, rate=tokens / max(now - started, 1e-9))
-
-        yield tick

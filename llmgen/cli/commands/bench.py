@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from llmgen.cli.loading import compiling
 from llmgen.cli.models import complete_model, model_path
 from llmgen.cli.options import THREADS_VARIABLE
 from llmgen.cli.output import note, visible
+from llmgen.cli.progress import Bar
 from llmgen.errors import LLMGenError, UsageError
 
 if TYPE_CHECKING:
@@ -268,11 +268,6 @@ def _watched(what: str, work: Callable[[], _T]) -> _T:
 
 @contextmanager
 def _status(what: str) -> Iterator[None]:
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    with Console(stderr=True).status(Text(visible(what))):
+    with Bar(visible(what)) as bar:
+        bar.update()
         yield

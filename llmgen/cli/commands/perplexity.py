@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +13,7 @@ from llmgen.cli.loading import open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import THREADS_VARIABLE, EngineOptions
 from llmgen.cli.output import note, print_json, visible
+from llmgen.cli.progress import Bar
 from llmgen.errors import LLMGenError, UsageError
 
 if TYPE_CHECKING:
@@ -64,8 +63,6 @@ def command(
     with open_llm(path, EngineOptions(size, threads, kv_type)) as llm:
         ids = llm.tokenize(text)
         parts = windows(len(ids), size, stride)[:chunks]
-        if size > llm.config.context_length:
-            note(f"windows of {size} tokens, and this model was made for {llm.config.context_length}")
         started = time.perf_counter()
         figures, trouble = _measure(llm, ids, parts)
     if figures is not None:
@@ -98,12 +95,22 @@ def _measure(llm: LLM, ids: list[int], parts: list[Window]) -> tuple[Perplexity 
     """The last figures, and what ended it early: they are worth as much then."""
     from llmgen.generation.perplexity import measure
 
-    tokenizer, figures = llm.tokenizer, None
+    tokenizer = llm.tokenizer
+    figures: Perplexity | None = None
     bos = tokenizer.bos_id if tokenizer.add_bos else None
-    with _progress(len(parts)) as tick:
+    total, done = sum(part.stop - part.start - 1 for part in parts), 0
+
+    def show(n_tokens: int = 0) -> None:
+        nonlocal done
+        done += n_tokens
+        bar.update(done, "" if figures is None else f"perplexity {figures.perplexity:.4f} so far")
+
+    with Bar("text", total, "tokens") as bar:
         try:
-            for figures in measure(llm.model, ids, parts, bos):
-                tick(figures)
+            show()
+            for found in measure(llm.model, ids, parts, bos, show):
+                figures = found
+                show()
         except (KeyboardInterrupt, LLMGenError, MemoryError) as error:
             return figures, error
     return figures, None
@@ -142,18 +149,3 @@ def _print(facts: dict[str, Any], json: bool) -> None:
 
 def _kind(stride: int | None, number: int) -> str:
     return ("chunk" if stride is None else "window") + ("s" if number != 1 else "")
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[Perplexity], None]]:
-    """A bar with the figure so far on a terminal's stderr."""
-    if not sys.stderr.isatty():
-        yield lambda figures: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda figures: bar.update(task, advance=1, description=f"perplexity {figures.perplexity:.4f}")

@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,12 +16,14 @@ from llmgen import hub
 from llmgen.cli import exits
 from llmgen.cli.answers import Head, print_beams, print_samples
 from llmgen.cli.config import configurable
+from llmgen.cli.endings import note_cuts
 from llmgen.cli.loading import open_llm
 from llmgen.cli.manifest import Record
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, model_options, sampling_options
 from llmgen.cli.output import generated, note, print_json
-from llmgen.cli.stdin import piped_text
+from llmgen.cli.progress import Bar, PromptBar
+from llmgen.cli.stdin import as_message, piped_text, typed_text
 from llmgen.cli.streaming import follow
 from llmgen.cli.templates import TemplateOption, find_template, fitted
 from llmgen.errors import LLMGenError, UsageError
@@ -38,7 +41,9 @@ def command(
     model: ModelArgument,
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="PROMPT", help="The prompt; text that is piped in is appended to it."),
+        typer.Argument(
+            metavar="PROMPT", help="The prompt; text that is piped in is appended to it. - is stdin."
+        ),
     ] = None,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")] = None,
     raw: Annotated[
@@ -52,7 +57,10 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end, no streaming.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Speeds on stderr at the end.")] = False,
     samples: Annotated[
-        int, typer.Option("--samples", metavar="N", min=1, help="N answers, with the seeds s, s+1, ...")
+        int,
+        typer.Option(
+            "--samples", metavar="N", min=1, max=10_000, help="N answers, with the seeds s, s+1, ..."
+        ),
     ] = 1,
     beams: Annotated[
         int | None,
@@ -115,7 +123,9 @@ def command(
             result = _print_json(stream, head) if json else _print_text(stream)
         if stats:
             _note_stats(result)
-        elif not json and sampling.seed is None and not sampling.greedy:
+        else:
+            note_cuts([result], llm.n_ctx)
+        if not stats and not json and sampling.seed is None and not sampling.greedy:
             note(f"seed {result.seed}")
     code = {"timeout": exits.TIMEOUT, "interrupted": exits.INTERRUPTED}.get(result.finish_reason, exits.DONE)
     if code != exits.DONE:
@@ -123,15 +133,21 @@ def command(
 
 
 def _prompt(prompt: str | None, no_stdin: bool, raw: bool) -> str:
-    """The prompt with what is piped in; the last line break of piped text is not part of a message."""
-    piped = None if no_stdin else piped_text(announce=prompt is not None)
+    """The prompt with what is piped in, of which a message gets neither the last line break nor \\r\\n."""
+    piped: str | None
+    if prompt == "-":
+        if no_stdin:
+            raise UsageError("- is the text on stdin, which --no-stdin leaves alone; give one of them")
+        prompt, piped = None, typed_text()
+    else:
+        piped = None if no_stdin else piped_text(announce=prompt is not None)
     if prompt is None and not piped:
         raise UsageError("there is no prompt; give PROMPT after the model's name, or pipe text in")
     if not piped:
         return prompt or ""
     if raw:
         return (prompt or "") + piped
-    return "\n".join(part for part in (prompt, piped.removesuffix("\n")) if part)
+    return "\n".join(part for part in (prompt, as_message(piped)) if part)
 
 
 def _messages(system: str | None, text: str) -> list[dict[str, str]]:
@@ -167,7 +183,7 @@ def _stream(
 ) -> Iterator[GenerationStream]:
     """The stream of an answer, over a prompt cache file where one is wanted."""
     if prompt_cache is None:
-        yield llm.stream(ids, sampling)
+        yield llm.stream(ids, sampling, on_prompt=PromptBar())
         return
     from llmgen.model.cache_file import check_target, is_there
 
@@ -192,7 +208,7 @@ def _stream(
                 except LLMGenError as error:
                     failure = error
 
-        yield session.stream(ids, sampling, callback=save)
+        yield session.stream(ids, sampling, callback=save, on_prompt=PromptBar())
         save()  # there may have been no token
         if failure is not None:
             raise failure
@@ -213,7 +229,9 @@ def _print_text(stream: GenerationStream) -> GenerationResult:
 def _print_json(stream: GenerationStream, head: Head) -> GenerationResult:
     """Write the result as JSON once it is there; after an error, what there was before it."""
     try:
-        return follow(stream, lambda text: None)
+        with Bar("answer:", unit="tokens") as bar:
+            events = count(1)
+            return follow(stream, lambda text: bar.update(next(events)))
     finally:
         if stream.result is not None:
             print_json({**head(stream.result), **stream.result.as_dict()})

@@ -1,0 +1,77 @@
+"""What was typed behind the command's name, as the text that was meant."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from llmgen.errors import UsageError
+
+_NAME_FILES = ("MODEL", "MODEL...", "FILE|NAME")
+
+
+def reading_texts(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command have its texts read as UTF-8, whatever the locale says.
+
+    Python decodes arguments with the locale's encoding and hides what does not fit in lone
+    surrogates, which no tokenizer takes.  Names of files stay as they are: they go back to
+    the system as they came.
+    """
+    hints = typing.get_type_hints(command, include_extras=True)
+    names = {name: _shown_name(name, hint) for name, hint in hints.items() if not _names_file(hint)}
+
+    @functools.wraps(command)
+    def with_texts(*args: Any, **values: Any) -> None:
+        command(*args, **{name: _as_text(value, names.get(name)) for name, value in values.items()})
+
+    parameters = [
+        parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
+        for parameter in inspect.signature(command).parameters.values()
+    ]
+    del with_texts.__wrapped__  # Typer must see this signature, not that one
+    with_texts.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_texts.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_texts
+
+
+def _as_text(value: Any, name: str | None) -> Any:
+    """The value with its text read anew; a value that is no text, or has no ``name``, is left as it is."""
+    if name is None:
+        return value
+    if isinstance(value, list):
+        return [_as_text(item, name) for item in value]
+    return _decoded(value, name) if type(value) is str else value
+
+
+def _decoded(typed: str, name: str) -> str:
+    """The text of an argument.  Raises UsageError where its bytes are not UTF-8."""
+    try:
+        data = os.fsencode(typed)
+        return data.decode("utf-8")
+    except UnicodeEncodeError:  # of an options file, which was UTF-8, while the locale's encoding is less
+        return typed
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{name} is not UTF-8 text (byte 0x{data[error.start]:02x} at offset {error.start}); convert it first"
+        ) from None
+
+
+def _info(hint: Any) -> Any:
+    """What Typer is told of a parameter."""
+    return next((item for item in getattr(hint, "__metadata__", ()) if hasattr(item, "param_decls")), None)
+
+
+def _names_file(hint: Any) -> bool:
+    return getattr(_info(hint), "metavar", None) in _NAME_FILES
+
+
+def _shown_name(name: str, hint: Any) -> str:
+    """What the help calls it."""
+    info = _info(hint)
+    if type(info).__name__ == "ArgumentInfo":
+        return str(info.metavar or name.upper())
+    return "--" + name.replace("_", "-")

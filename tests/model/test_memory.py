@@ -1,0 +1,31 @@
+"""How much memory there is: the limits of a process count, too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+MIB = 1 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space, and /proc")
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_a_limit_of_the_process_is_a_limit(limit: str) -> None:
+    code = (
+        "import resource\n"
+        "from llmgen.model.memory import available_bytes\n"
+        "free = available_bytes()\n"
+        f"resource.setrlimit(resource.{limit}, (1 << 40, resource.RLIM_INFINITY))\n"
+        "same = available_bytes()\n"
+        f"resource.setrlimit(resource.{limit}, (2 << 30, resource.RLIM_INFINITY))\n"
+        "less = available_bytes()\n"
+        f"resource.setrlimit(resource.{limit}, (1 << 20, resource.RLIM_INFINITY))\n"
+        "print(free, same, less, available_bytes())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    free, same, less, none = map(int, done.stdout.split())
+    assert same > free // 2
+    assert 0 < less < (2 << 30) - 256 * MIB
+    assert none == 0
