@@ -5,6 +5,7 @@ app.py      the table of commands, loaded lazily
 exits.py    exceptions -> one sentence on stderr and an exit code
 options.py  options that several commands share
 output.py   tables, numbers and untrusted text for the terminal
+wrapping.py where a terminal's rows end; growing.py and plain.py do that while text streams in
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from llmgen.cli import exits
 from llmgen.cli.endings import note_cuts
-from llmgen.cli.output import generated, note, print_json
+from llmgen.cli.output import note, print_json
+from llmgen.cli.plain import print_answer
 from llmgen.cli.progress import Bar, PromptBar, clear
 
 if TYPE_CHECKING:
@@ -33,7 +34,13 @@ def no_head(result: GenerationResult) -> dict[str, Any]:
 
 
 def print_samples(
-    llm: LLM, ids: list[int], sampling: SamplingParams, n: int, json: bool, head: Head = no_head
+    llm: LLM,
+    ids: list[int],
+    sampling: SamplingParams,
+    n: int,
+    json: bool,
+    head: Head = no_head,
+    wraps: bool = True,
 ) -> int:
     """Print ``n`` answers with the seeds s, s + 1, ... in that order; returns the exit code.
 
@@ -68,14 +75,14 @@ def print_samples(
         interrupted = True
     finally:
         clear()
-        _print([results[i] for i in sorted(results)], json, head)
+        _print([results[i] for i in sorted(results)], json, head, wraps)
         note_cuts(list(results.values()), llm.n_ctx)
         if results and sampling.seed is None and not sampling.greedy and not json:
             note(f"seeds {seed} to {seed + max(results)}")
     return exits.INTERRUPTED if interrupted else exit_code(results.values())
 
 
-def _print(results: list[GenerationResult], json: bool, head: Head) -> None:
+def _print(results: list[GenerationResult], json: bool, head: Head, wraps: bool) -> None:
     if json:
         if results:
             print_json(
@@ -87,12 +94,19 @@ def _print(results: list[GenerationResult], json: bool, head: Head) -> None:
             )
         return
     for i, result in enumerate(results):
-        sys.stdout.write((f"{SEPARATOR}\n" if i else "") + generated(result.text) + "\n")
-    sys.stdout.flush()
+        if i:
+            sys.stdout.write(f"{SEPARATOR}\n")
+        print_answer(result.text, wraps)
 
 
 def print_beams(
-    llm: LLM, ids: list[int], sampling: SamplingParams, options: BeamOptions, json: bool, head: Head = no_head
+    llm: LLM,
+    ids: list[int],
+    sampling: SamplingParams,
+    options: BeamOptions,
+    json: bool,
+    head: Head = no_head,
+    wraps: bool = True,
 ) -> int:
     """Print the best answer of a beam search, with ``json`` all of them; returns the exit code.
 
@@ -105,26 +119,26 @@ def print_beams(
         search.run()
     except KeyboardInterrupt:
         if search.found:
-            _print_found(search.found, json, head)
+            _print_found(search.found, json, head, wraps)
         return exits.INTERRUPTED
     except BaseException:
         clear()
         if any(beam.result.token_ids for beam in search.found):
-            _print_found(search.found, json, head)
+            _print_found(search.found, json, head, wraps)
         raise
     clear()
-    _print_found(search.found, json, head)
+    _print_found(search.found, json, head, wraps)
     note_cuts([beam.result for beam in search.found[:1]], llm.n_ctx)
     return exit_code([beam.result for beam in search.found[:1]])
 
 
-def _print_found(found: list[Beam], json: bool, head: Head) -> None:
+def _print_found(found: list[Beam], json: bool, head: Head, wraps: bool) -> None:
     if json:
         print_json(
             {**head(found[0].result), **found[0].as_dict(), "beams": [beam.as_dict() for beam in found]}
         )
     else:
-        print(generated(found[0].result.text))
+        print_answer(found[0].result.text, wraps)
 
 
 def exit_code(results: Any) -> int:

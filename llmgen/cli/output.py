@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from llmgen.cli.progress import aside
+from llmgen.cli.wrapping import for_terminal
 
 # Cc controls, Cf invisible format characters (bidi overrides among them), Cs lone
 # surrogates, Zl/Zp line separators: they move the cursor or hide what is there.
@@ -71,10 +72,13 @@ def count(number: int) -> str:
     return str(number)
 
 
-def note(line: str) -> None:
-    """Write one line about the work, never about the answer: to stderr."""
+def note(line: str, hang: int = 0) -> None:
+    """Write one line about the work, never about the answer: to stderr.
+
+    ``hang``: where a terminal's rows after the first begin.
+    """
     with aside():
-        print(line, file=sys.stderr, flush=True)
+        print(for_terminal(line, sys.stderr, hang), file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
@@ -160,4 +164,5 @@ def facts(pairs: Sequence[tuple[str, object]]) -> None:
     """Print ``name  value`` lines on stdout, the names in one column."""
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
-        print(f"{name.ljust(width)}  {visible(value)}".rstrip())
+        line = f"{name.ljust(width)}  {visible(value)}".rstrip()
+        print(for_terminal(line, sys.stdout, width + 2))

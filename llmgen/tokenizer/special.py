@@ -37,6 +37,18 @@ END_SPELLINGS = (
 )
 """Spellings that end a generation wherever they occur."""
 
+THOUGHT_MARKS = (
+    ("<think>", "</think>"),  # DeepSeek, Qwen, GLM and most others
+    ("[THINK]", "[/THINK]"),  # Mistral
+    ("<seed:think>", "</seed:think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
+)
+"""What stands before and after a model's thoughts.
+
+Some files call these control tokens, others ordinary ones.  They are part of an answer's text
+either way, since without them nobody could tell thoughts from the rest.
+"""
+
 # Fill-in-the-middle tokens: the keys (an older one last), whether a model that writes one
 # is done, and the spellings.
 _INFILL = (
@@ -116,6 +128,12 @@ def _without_exceptions(vocab: Vocabulary, ends: set[int]) -> set[int]:
         ends.discard(spelled["</s>"])
         vocab.types[spelled["</s>"]] = TokenType.NORMAL.value
     return ends
+
+
+def thought_ids(vocab: Vocabulary) -> frozenset[int]:
+    """The tokens that begin and end thoughts."""
+    ids = (vocab.find(mark) for pair in THOUGHT_MARKS for mark in pair)
+    return frozenset(id for id in ids if id is not None)
 
 
 def special_spellings(vocab: Vocabulary) -> list[Special]:

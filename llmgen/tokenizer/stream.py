@@ -62,7 +62,7 @@ class StreamDecoder:
 
     def _emit(self, id: int) -> str:
         raw = self._tokenizer.token_bytes(id)
-        if self._skip_special and self._tokenizer.is_control(id):
+        if self._skip_special and self._tokenizer.is_hidden(id):
             return ""
         if self._strip_space and raw:
             raw = raw.removeprefix(b" ")

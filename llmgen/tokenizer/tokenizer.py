@@ -17,7 +17,7 @@ from llmgen.tokenizer.pieces import piece_bytes
 from llmgen.tokenizer.plamo import CheapestPathModel
 from llmgen.tokenizer.pretokens import DEFAULT, PRE_TOKENIZERS, PreTokenizer
 from llmgen.tokenizer.rwkv import LongestMatchModel
-from llmgen.tokenizer.special import find_end_tokens, is_mark, special_spellings
+from llmgen.tokenizer.special import find_end_tokens, is_mark, special_spellings, thought_ids
 from llmgen.tokenizer.spm import ScoredMergeModel
 from llmgen.tokenizer.stream import StreamDecoder
 from llmgen.tokenizer.unicode import replace_surrogates
@@ -140,6 +140,7 @@ class Tokenizer:
             isinstance(self._model, UnigramModel) and self._model.puts_space_in_front
         )
         self.eog_ids = find_end_tokens(vocab, self.eos_id)
+        self._thought_ids = thought_ids(vocab)
         specials = special_spellings(vocab)
         self._partition = Partition(specials)
         self._guarded = tuple(special.text for special in specials if special.guarded)
@@ -318,7 +319,8 @@ class Tokenizer:
         """The text of a sequence of ids: what :meth:`encode` made them of, as far as it tells.
 
         The BOS, EOS and space that ``encode`` adds around a text are taken off; other
-        control tokens print as their spelling unless ``skip_special``.  Bytes that are no
+        control tokens print as their spelling unless ``skip_special``, which leaves only the
+        marks of thoughts, such as ``<think>``.  Bytes that are no
         UTF-8 become U+FFFD.
         """
         decoder = self.stream_decoder(skip_special)
@@ -348,6 +350,10 @@ class Tokenizer:
     def is_control(self, id: int) -> bool:
         """Whether the token is no text: it steers the model (or stands for unknown text)."""
         return int(self._check(id).types[id]) in _NO_TEXT
+
+    def is_hidden(self, id: int) -> bool:
+        """Whether the token is left out of generated text: as :meth:`is_control`, but for the marks of thoughts."""
+        return self.is_control(id) and id not in self._thought_ids
 
     def _check(self, id: int) -> Vocabulary:
         vocab = self._need()

@@ -170,11 +170,14 @@ def test_another_model(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_template_is_explained() -> None:
-    done = llmgen("chat", str(gemma3()), "--temp", "0", "-n", "12", input="The capital of France?\n")
+    options = ("chat", str(gemma3()), "--temp", "0", "-n", "12")
+    done = llmgen(*options, input="The capital of France?\n/show messages\n")
     assert done.returncode == 0
     assert "using a plain transcript of User: and Assistant:" in done.stderr
     assert "--template gemma" in done.stderr
     assert "User" not in done.stdout
+    assert done.stdout[:1].isalnum()  # the blank belongs to "Assistant:"
+    assert f"assistant: {done.stdout.splitlines()[0]}" in done.stderr
 
 
 def test_a_slash_that_is_text_and_empty_lines() -> None:

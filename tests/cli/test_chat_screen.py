@@ -8,16 +8,19 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.cells import cell_len
 from rich.console import Console
 
 from llmgen.cli.chat.markdown import MarkdownWriter
-from llmgen.cli.chat.thinking import ThinkSplitter, opened_by, split
+from llmgen.cli.chat.screen import AnswerScreen, Think
+from llmgen.cli.chat.thinking import ThinkSplitter, may_be_unopened, opened_by, split
+from llmgen.tokenizer import ChatTemplate
+from screens import Screen
+from vocabularies import byte_level
 
 
 def cut(text: str, inside: bool, sizes: list[int]) -> list[tuple[bool, str]]:
     """The parts of a text that comes in pieces of these sizes, neighbours of a kind joined."""
-    splitter, parts = ThinkSplitter(inside), []
+    splitter, parts = ThinkSplitter(inside, waits=True), []
     for size in sizes:
         piece, text = text[:size], text[size:]
         parts += splitter.push(piece)
@@ -45,6 +48,15 @@ def cut(text: str, inside: bool, sizes: list[int]) -> list[tuple[bool, str]]:
         ("<b>bold</b>", False, "", "<b>bold</b>"),
         ("hm</thin", True, "hm</thin", ""),
         ("", False, "", ""),
+        ("hm\n</think>\n\nHello", False, "hm\n", "Hello"),  # nothing opened them
+        ("hm.</think>Hello", False, "hm.", "Hello"),
+        ("hm </think>", False, "hm ", ""),
+        ("The </think> mark ends thoughts.", False, "", "The </think> mark ends thoughts."),
+        ("The mark `</think>`\n", False, "", "The mark `</think>`\n"),
+        ("Write:\n<think>\nhm\n</think>\n", False, "", "Write:\n<think>\nhm\n</think>\n"),
+        ("[THINK]hm</think>[/THINK]Hello", False, "hm</think>", "Hello"),
+        ("hm[/THINK]\nHello", True, "hm", "Hello"),
+        ("<|START_THINKING|>hm<|END_THINKING|>Hello", False, "hm", "Hello"),
     ],
 )
 def test_thoughts_and_answer(text: str, inside: bool, thoughts: str, answer: str) -> None:
@@ -63,52 +75,59 @@ def test_any_cut_gives_the_same(text: str, inside: bool, sizes: list[int]) -> No
 
 def test_a_prompt_that_opens_the_thoughts() -> None:
     assert opened_by("<|assistant|><think>\n")
+    assert opened_by("[THINK]")
     assert not opened_by("<|assistant|>")
 
 
-class Terminal:
-    """Just enough of one to read what the writer leaves on the screen and above it."""
+def test_which_answers_may_be_thoughts_that_nothing_opened() -> None:
+    knows = byte_level(control=("<think>", "</think>"))
+    knows_not, plain = byte_level(), ChatTemplate("{{ messages }}")
+    assert may_be_unopened("Assistant:", plain, knows)
+    assert may_be_unopened("Assistant:", ChatTemplate("{{ content.split('</think>') }}"), knows_not)
+    assert not may_be_unopened("Assistant:", plain, knows_not)
+    assert not may_be_unopened("Assistant:<think>\n\n</think>\n\n", plain, knows)
 
-    def __init__(self, width: int) -> None:
-        self.width, self.rows, self.row, self.column = width, [""], 0, 0
 
-    def feed(self, data: str) -> None:
-        for token in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|[\s\S]", data):
-            if token == "\n":
-                self.row, self.column = self.row + 1, 0
-                self.rows += [""] * (self.row + 1 - len(self.rows))
-            elif token == "\r":
-                self.column = 0
-            elif token.startswith("\x1b"):
-                self._control(token)
-            else:
-                self._put(token)
+class Pty(io.StringIO):
+    """A stream that calls itself a terminal."""
 
-    def _control(self, token: str) -> None:
-        number = int(token[2:-1] or 1) if token[-1] in "AJ" else 0
-        if token[-1] == "A":
-            self.row -= number
-            assert self.row >= 0
-        elif token[-1] == "J":
-            assert self.column == 0
-            self.rows = [*self.rows[: self.row], ""]
+    def isatty(self) -> bool:
+        return True
+
+
+UNOPENED = "so it is so\n</think>\n\nYes."
+
+
+@pytest.mark.parametrize(
+    ("think", "text", "pipe", "rows"),
+    [
+        ("hide", UNOPENED, "Yes.\n", ["Yes.", ""]),
+        ("hide", "<think>hm</think>Yes.", "Yes.\n", ["Yes.", ""]),
+        ("hide", "Yes.\n\nIndeed.", "Yes.\n\nIndeed.\n", ["Yes.", "", "Indeed.", ""]),
+        ("fold", UNOPENED, "Yes.\n", ["thought for 0 s, 4 words", "Yes.", ""]),
+        ("fold", "Yes. No.", "Yes. No.\n", ["Yes. No.", ""]),
+        ("show", "<think>hm</think>Yes.", "<think>hm</think>Yes.\n", ["hm", "", "Yes.", ""]),
+    ],
+)
+def test_thoughts_on_a_terminal_and_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, think: Think, text: str, pipe: str, rows: list[str]
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for out in (io.StringIO(), Pty()):
+        monkeypatch.setattr("sys.stdout", out)
+        answer = AnswerScreen(think, may_think=True, after_label=True)
+        for char in f" {text}":
+            answer.show(char)
+        answer.finish()
+        if out.isatty():
+            screen = Screen(80)
+            screen.feed(out.getvalue())
+            assert [re.sub(r"for \d+ s", "for 0 s", row) for row in screen.rows] == rows
         else:
-            assert token[-1] == "m", token
-
-    def _put(self, char: str) -> None:
-        size = cell_len(char)
-        if self.column + size > self.width:
-            self.row, self.column = self.row + 1, 0
-            self.rows += [""] * (self.row + 1 - len(self.rows))
-        self.rows[self.row] += char
-        self.column += size
-
-    @property
-    def text(self) -> str:
-        return "".join(self.rows)
+            assert out.getvalue() == pipe
 
 
-def shown(text: str, sizes: list[int] | None = None, width: int = 40, height: int = 24) -> Terminal:
+def shown(text: str, sizes: list[int] | None = None, width: int = 40, height: int = 24) -> Screen:
     """The screen after this text has streamed in."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width, height=height, color_system="256")
@@ -119,9 +138,9 @@ def shown(text: str, sizes: list[int] | None = None, width: int = 40, height: in
         rest = rest[size:]
     writer.write(rest)
     writer.finish()
-    terminal = Terminal(width)
-    terminal.feed(out.getvalue())
-    return terminal
+    screen = Screen(width)
+    screen.feed(out.getvalue())
+    return screen
 
 
 @pytest.mark.parametrize(
@@ -147,16 +166,103 @@ def test_forms(text: str, rows: list[str]) -> None:
         assert [row for row in shown(text, sizes).rows if row or "" in rows][: len(rows)] == rows
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "3*4*5 = 60",
+        "a*b*",
+        "2**10 + 3**4 = 1105",
+        "(3*4)*5 and 6*(7+8)",
+        "x**(n-1) + y**(n-1)",
+        "*Note: 6*(7+8) = 90",
+        "2*-3*-4",
+        "3*$5*$6",
+        "2*.5*.25",
+        "\u03c0*r*r, x\u00b2*y*z, \u221a2*\u221a3*2",
+        '"a"*3*"b"',
+        "f(x)*g(x)*h(x)",
+        "src/*/test/*, a.*b and c.*",
+        "/*x*/ and /* y */",
+        "3~~4~~5",
+        "__init__ and __name__",
+        "snake_case_name, _private_name",
+        "3\\*4\\*5",
+        "- 4 = 6",
+        "+ 30",
+        "* 30",
+        "> 5",
+    ],
+)
+def test_what_only_looks_like_markup_stays(text: str) -> None:
+    for sizes in ([len(text)], [1] * len(text)):
+        assert shown(text, sizes).rows == [text, ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ('**bold**, *(slanted)*, "*both*" and **so**.', 'bold, (slanted), "both" and so.'),
+        ("**Note:** *x*-axis, **A**/**B**, **Option A**(best)", "Note: x-axis, A/**B**, Option A(best)"),
+        ("**a*b*c** is *5*3*", "a*b*c is 5*3"),
+        ("\u8fd9\u662f**\u91cd\u8981**\u7684", "\u8fd9\u662f\u91cd\u8981\u7684"),
+        ("**\uc911\uc694**\ud55c", "\uc911\uc694\ud55c"),
+        ("\u0e02\u0e49\u0e2d**\u0e2a\u0e33**\u0e19\u0e30", "\u0e02\u0e49\u0e2d\u0e2a\u0e33\u0e19\u0e30"),
+        ("`3*4*5` and ~~no~~", "3*4*5 and no"),
+        ("- 3 eggs", "\u2022 3 eggs"),
+        ("> - said", "\u258c \u2022 said"),
+    ],
+)
+def test_emphasis(text: str, row: str) -> None:
+    for sizes in ([len(text)], [1] * len(text)):
+        assert shown(text, sizes, width=60).rows == [row, ""]
+
+
+def test_rows_after_the_first_hang() -> None:
+    text = "> - an item that somebody **said once**\n12. twelve has wider numbers\n- "
+    assert shown(text + "3*4*5 is sixty, they say", width=20).rows == [
+        "\u258c \u2022 an item that",
+        "\u258c   somebody said",
+        "\u258c   once",
+        "12. twelve has wider",
+        "    numbers",
+        "\u2022 3*4*5 is sixty,",
+        "  they say",
+        "",
+    ]
+
+
+def test_a_resize_breaks_and_loses_no_word() -> None:
+    for reflows in (True, False):
+        for narrow in (20, 30):
+            out = io.StringIO()
+            console = Console(file=out, force_terminal=True, width=40, height=24, color_system="256")
+            screen = Screen(40, reflows)
+            writer = MarkdownWriter(console, out)
+            text = f"above\n\nA **bold** word and *another one* in a long line\n\n{TABLE}\n\nend"
+            for i, char in enumerate(text):
+                writer.write(char)
+                if i % 17 == 0:
+                    screen.feed(out.getvalue())
+                    out.seek(0)
+                    out.truncate()
+                    console.width = narrow if console.width == 40 else 40
+                    screen.resize(console.width)
+            writer.finish()
+            screen.feed(out.getvalue())
+            assert screen.rows[:2] == ["above", ""]
+            assert re.sub(r"\W|_", "", screen.text) == re.sub(r"\W|_", "", text)
+
+
 def test_a_line_over_many_rows_is_written_once_or_again_in_its_place() -> None:
     long = "word " * 30 + "**bold " + "word " * 30 + "end** tail"
-    assert shown(long).text == long.replace("**", "")
+    assert shown(long).words == long.replace("**", "").split()
     assert shown("before\n" + long + "\nafter").rows[0] == "before"
     # what has left the screen cannot be written again: the markup stays, the text is all there
-    assert shown(long, height=4).text == long
+    assert shown(long, height=4).words == long.split()
     wide = "\u4e2d\u6587 **" + "\u5b57" * 50 + "** x"
     assert shown(wide).text == wide.replace("**", "")
     huge = "x" * 9000 + " **b**"
-    assert shown(huge, [1000] * 10).text == huge
+    assert "".join(shown(huge, [1000] * 10).words) == huge.replace(" ", "")
 
 
 TABLE = "| Name | **Size** |\n|:--|--:|\n| a_b `x|y` | 1 |\n| c \\| d | 22222 | more |\n| e |"
@@ -187,34 +293,13 @@ def test_a_table_appears_in_columns_when_it_is_complete() -> None:
         assert shown("| a |\n| b |\n| c |", sizes).rows[:3] == ["| a |", "| b |", "| c |"]
 
 
-def test_nothing_is_taken_back_after_a_resize() -> None:
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=40, height=24, color_system="256")
-    for text, rest in (("one **bold", "er** x"), (TABLE[:40], TABLE[40:])):
-        writer = MarkdownWriter(console, out)
-        console.width = 40
-        writer.write(text)
-        before = len(out.getvalue())
-        console.width = 20  # the terminal may have wrapped what is there anew, or not
-        writer.write(rest)
-        writer.finish()
-        after = out.getvalue()[before:]
-        assert not re.search(r"\x1b\[\d*[AJ]|\r", after)
-        letters = re.sub(r"\x1b\[[0-9;]*m", "", after)
-        assert re.sub(r"\W", "", letters) == re.sub(r"\W", "", rest)
-
-
 def test_signs_whose_width_terminals_disagree_on_take_nothing_above_with_them() -> None:
     family = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
-    for text in (family * 8 + " **b** c", "\U0001f1e9\U0001f1ea" * 20 + " **b** c"):
-        out = io.StringIO()
-        console = Console(file=out, force_terminal=True, width=40, height=24, color_system="256")
-        writer = MarkdownWriter(console, out)
-        for char in text:
-            writer.write(char)
-        writer.finish()
-        assert "\x1b[J" not in out.getvalue()
-        assert "b** c" in out.getvalue()
+    rows = shown(family * 8 + " **b** c", [1] * 99).rows  # rows are short enough for every terminal
+    assert rows == [family * 4, family * 4, "b c", ""]
+    flags = "\U0001f1e9\U0001f1ea" * 20  # no row can be: where it ends is not known
+    assert shown(f"{flags} **b** c", [1] * 99).words[-2:] == ["b", "c"]
+    assert shown(f"**{flags}** c", [1] * 99).text.startswith(f"**{flags}")
 
 
 @given(

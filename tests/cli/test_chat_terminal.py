@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import shlex
 import signal
 import stat
 import sys
@@ -30,18 +31,23 @@ PASTE, END = "\x1b[200~", "\x1b[201~"
 class Terminal:
     """A conversation in a pseudo-terminal that tells where its cursor is, as real ones do."""
 
+    shell: tuple[str, list[str]] | None = None
+    """What runs in the terminal and begins the conversation."""
+
     def __init__(self, *options: str, begins: str = "", **changes: str) -> None:
         import pexpect
 
+        arguments = ["chat", str(smollm2()), *options]
         self.program: Any = pexpect.spawn(
-            PROGRAM[0],
-            [*PROGRAM[1:], "chat", str(smollm2()), *options],
+            *(self.shell or (PROGRAM[0], [*PROGRAM[1:], *arguments])),
             env=environment(**({"TERM": "xterm-256color", "NO_COLOR": None} | changes)),  # type: ignore[arg-type]
             encoding="utf-8",
             timeout=300,
             dimensions=(24, 80),
         )
         self.eof = pexpect.EOF
+        if self.shell:
+            self.program.send(shlex.join([*PROGRAM, *arguments]) + "\n")
         if begins and not begins.endswith("tokens"):
             self.wait_for(begins)
         self.wait_for(r"/help lists the commands")
@@ -82,6 +88,17 @@ class Terminal:
         self.program.wait()
         assert "Traceback" not in self.program.before
         return int(self.program.exitstatus)
+
+
+class Shell(Terminal):
+    """A conversation that was begun from a shell with jobs."""
+
+    shell = "bash", ["--norc", "--noprofile", "--noediting", "-i"]
+
+    def modes(self) -> str:
+        """Which of the terminal's modes are on, as the shell's other programs meet them."""
+        self.program.send("stty -a; echo 'the' end\n")
+        return self.wait_for("the end")
 
 
 @pytest.fixture
@@ -261,6 +278,38 @@ def test_keys_during_an_answer_wait_for_the_next_message() -> None:
         one.wait_for("max_tokens = 9")
         one.ready()
         assert one.leave() == 0
+
+
+def test_ctrl_z_gives_the_terminal_to_the_shell() -> None:
+    one = Shell("--seed", "1", "--ignore-eos", "-n", "8000")
+    one.program.send("Tell me a")
+    one.wait_for("Tell me a")
+    one.program.send("\x1a")
+    one.wait_for("Stopped")
+    assert " echo " in one.modes()
+    one.program.send("fg\n")
+    one.ready()
+    one.program.send(" story.\r")
+    one.wait_for(r"\w+ \w+ \w+ ")
+    one.program.send("\x1a")  # while the answer comes
+    one.wait_for("Stopped")
+    assert " echo " in one.modes()
+    one.program.send("fg\n")
+    one.wait_for(r"\w+ \w+ \w+ ")
+    one.program.sendintr()
+    one.ready()
+    assert "user: Tell me a story.\n" in one.messages()
+    one.program.close(force=True)
+
+
+def test_what_is_typed_after_the_last_message_is_for_the_shell() -> None:
+    setting = Path("/proc/sys/dev/tty/legacy_tiocsti")
+    if setting.exists() and setting.read_text().strip() == "0":
+        pytest.skip("this system forbids programs to put keys back")
+    one = Shell("--temp", "0", "-n", "2")
+    one.program.send("Hi\r/exit\recho $((40 + 2))\r")
+    one.wait_for(r"\s42\s")
+    one.program.close(force=True)
 
 
 def test_edit_and_status(terminal: Terminal) -> None:

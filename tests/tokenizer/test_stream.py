@@ -35,6 +35,15 @@ def test_half_a_character_waits_for_the_other_half() -> None:
     assert decoder.finish() == "\ufffd"
 
 
+def test_marks_of_thoughts_are_text_though_they_are_control_tokens() -> None:
+    tokenizer = byte_level(control=("<think>", "</think>", "[THINK]", "<|im_end|>"))
+    ids = tokenizer.encode("<think>a</think>b[THINK]<|im_end|>", parse_special=True)
+    assert len(ids) == 6
+    assert streamed(tokenizer, ids, skip_special=True, continuation=True) == "<think>a</think>b[THINK]"
+    assert tokenizer.is_control(ids[0])  # in a message it is data all the same
+    assert "<think>" in tokenizer.guarded_spellings
+
+
 @pytest.mark.parametrize(
     ("raw", "text"),
     [

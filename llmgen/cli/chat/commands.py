@@ -50,12 +50,15 @@ Alt-Enter begins a new line, and so does Enter between \"\"\" and \"\"\".
 Ctrl-C stops an answer and keeps it. A message that begins with // is sent with one slash."""
 
 
-def obey(repl: Repl, line: str) -> bool:
-    """Carry out a command; False means to leave.  Raises LLMGenError."""
+def leaves(line: str) -> bool:
+    """Whether a command ends the conversation."""
+    return line.split(" ")[0] in ("/exit", "/quit", "/bye")
+
+
+def obey(repl: Repl, line: str) -> None:
+    """Carry out a command.  Raises LLMGenError."""
     name, _, rest = line.partition(" ")
     rest = rest.strip()
-    if name in ("/exit", "/quit", "/bye"):
-        return False
     action = _ACTIONS.get(name)
     if action is None:
         raise UsageError(_no_command(name))
@@ -64,7 +67,6 @@ def obey(repl: Repl, line: str) -> bool:
     if not rest and name in _NEED_TEXT:
         raise UsageError(f"{name} needs more: {name} {HELP[name.removesuffix('!')]}")
     action(repl, rest)
-    return True
 
 
 def _no_command(name: str) -> str:
@@ -90,7 +92,7 @@ def _help(repl: Repl, rest: str) -> None:
     if rest and name not in HELP:
         raise UsageError(f"there is no command {visible(name)}; /help lists them")
     rows = [name] if rest else HELP
-    note("\n".join(f"{command.ljust(10)} {HELP[command]}" for command in rows))
+    note("\n".join(f"{command.ljust(10)} {HELP[command]}" for command in rows), hang=11)
     if not rest:
         note(_KEYS)
 
@@ -154,7 +156,7 @@ def _show(repl: Repl, rest: str) -> None:
     for field in dataclasses.fields(talk.sampling):
         value = getattr(talk.sampling, field.name)
         rows.append((field.name, f"{value}{'' if value == getattr(default, field.name) else '  (changed)'}"))
-    note("\n".join(f"{name.ljust(22)} {visible(value)}" for name, value in rows))
+    note("\n".join(f"{name.ljust(22)} {visible(value)}" for name, value in rows), hang=23)
 
 
 def _regen(repl: Repl, rest: str) -> None:
@@ -247,7 +249,8 @@ def _tokens(repl: Repl, rest: str) -> None:
     talk = repl.talk
     for message in talk.messages:
         note(
-            f"{talk.count(message['content']):6d}  {message['role']}: {visible(shorten(message['content'], 50))}"
+            f"{talk.count(message['content']):6d}  {message['role']}: {visible(shorten(message['content'], 50))}",
+            hang=8,
         )
     left_out = f"; the oldest {talk.left_out} messages are left out" if talk.left_out else ""
     note(f"context: {talk.used} of {talk.llm.n_ctx} tokens{left_out}")

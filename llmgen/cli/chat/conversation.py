@@ -75,6 +75,8 @@ class Conversation:
         self._written: tuple[str, bool] | None = None  # the last answer as it was written, begun in thoughts?
         self.thinks = False
         """Whether the running answer begins within thoughts."""
+        self.after_label = False
+        """Whether the running answer begins with the blank after a label such as ``Assistant:``."""
         self._said: set[object] = set()
 
     def close(self) -> None:
@@ -180,6 +182,7 @@ class Conversation:
         """The same for the message that is the last one."""
         self._prompt, self._continues = self._fitted(self._encode), False
         self.thinks = thinking.opened_by(self._prompt.text)
+        self.after_label = self._prompt.text.endswith(":")
         return self._stream(seed_shift)
 
     def go_on(self) -> JoinedStream:
@@ -188,6 +191,7 @@ class Conversation:
             raise UsageError("there is no answer to continue; write a message first")
         self._prompt, self._continues = self._fitted(self._up_to_answer), True
         self.thinks = self._written is not None and thinking.ends_inside(*self._written)
+        self.after_label = False
         return self._stream(0)
 
     def keep(self, result: GenerationResult) -> None:
@@ -227,7 +231,7 @@ class Conversation:
     def _text_so_far(self, text: str) -> tuple[str, bool]:
         """The running answer with this text as it is written, and whether it begins in thoughts."""
         if not self._continues:
-            return text, self.thinks
+            return text.removeprefix(" ") if self.after_label else text, self.thinks
         before, thinks = self._written or (self.answer or "", False)
         return before + text, thinks
 
@@ -256,6 +260,11 @@ class Conversation:
     def shifts(self) -> bool:
         """Whether a full context lets the oldest go, within an answer and between two."""
         return self.sampling.context_full == "shift"
+
+    @property
+    def may_think(self) -> bool:
+        """Whether the running answer may hold thoughts that nothing opens."""
+        return thinking.may_be_unopened(self._prompt.text, self.template, self.llm.tokenizer)
 
     @property
     def used(self) -> int:

@@ -3,10 +3,14 @@
 What is typed while an answer comes would appear in the middle of it; so it waits, unseen,
 for the next message.  Ctrl-C is a signal only within :func:`signals`, where somebody waits
 for it: the editor, as it goes, would lose one.  One that came earlier is found among the keys.
+What was typed after the last message belongs to the shell, which gets the terminal as it was,
+also while the program is stopped with Ctrl-Z.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -53,12 +57,68 @@ def quiet_terminal() -> Iterator[None]:
         return
     import termios
 
-    with _changed() as mode:
+    with _changed() as mode, _lent_while_stopped(termios.tcgetattr(sys.stdin.fileno())):
         mode[0] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR)
         mode[3] = mode[3] & ~(termios.ECHO | termios.ICANON | termios.IEXTEN | termios.ISIG) | termios.NOFLSH
         mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
         termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, mode)
         yield
+
+
+def give_back_keys(source: Input) -> None:
+    """Let whoever reads the terminal next have what was typed and not used, where the system allows that."""
+    from prompt_toolkit.input.typeahead import get_typeahead
+
+    typed = "".join(press.data for press in get_typeahead(source)).replace("\r", "\n").encode()
+    if not typed or sys.platform == "win32":
+        return
+    import fcntl
+    import termios
+
+    keyboard = sys.stdin.fileno()
+    with suppress(OSError):
+        fcntl.ioctl(
+            keyboard, termios.TIOCSTI, typed[:1]
+        )  # fails where it is forbidden, and nothing is lost then
+        waiting = _read_all(keyboard)  # what came later must stay behind it
+        for byte in typed + waiting[:-1]:
+            fcntl.ioctl(keyboard, termios.TIOCSTI, bytes([byte]))
+
+
+def _read_all(keyboard: int) -> bytes:
+    """What is there to read, without waiting."""
+    import select
+
+    data = b""
+    for _ in range(_MOST_READS):
+        if not select.select([keyboard], [], [], 0)[0]:
+            break
+        data += os.read(keyboard, 1024)
+    return data
+
+
+@contextmanager
+def _lent_while_stopped(mode: list[Any]) -> Iterator[None]:
+    """Ctrl-Z within gives the terminal back in this mode, until the program goes on."""
+    import termios
+
+    def stop(*_: Any) -> None:
+        keyboard = sys.stdin.fileno()
+        ours = termios.tcgetattr(keyboard)
+        termios.tcsetattr(keyboard, termios.TCSANOW, mode)
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, stop)
+        termios.tcsetattr(keyboard, termios.TCSANOW, ours)
+
+    if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:  # the caller wants no stops
+        yield
+        return
+    signal.signal(signal.SIGTSTP, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
 
 
 @contextmanager

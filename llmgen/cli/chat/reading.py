@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmgen.cli.chat.interrupts import Stop, noted
-from llmgen.cli.chat.keyboard import keep_keys, signals
+from llmgen.cli.chat.keyboard import give_back_keys, keep_keys, signals
 from llmgen.cli.chat.store import state_folder
 from llmgen.cli.output import is_simple, note
 from llmgen.errors import LLMGenError
@@ -88,6 +88,7 @@ class Prompt:
             key_bindings=_keys(),
             completer=_completer(commands, completions),
             complete_while_typing=False,
+            enable_suspend=True,
             prompt_continuation=lambda width, line, wrapped: "" if wrapped else ". ".rjust(width),
             bottom_toolbar=self._toolbar,
             output=_output(),
@@ -143,6 +144,10 @@ class Prompt:
         app = self._session.app
         if app.future is not None and not app.future.done():
             app.exit(exception=error)
+
+    def give_back(self) -> None:
+        """What was typed after the last message is for the shell."""
+        give_back_keys(self._session.input)
 
     def _ask(self, default: str) -> str | None:
         warned = False

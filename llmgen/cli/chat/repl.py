@@ -59,6 +59,7 @@ class Repl:
         change: Callable[[Conversation, str], Path],
         think: Think,
         markdown: bool,
+        wraps: bool,
         json: bool,
         keep: bool,
         piped: bool = False,
@@ -75,6 +76,7 @@ class Repl:
         self._change = change
         self._think: Think = think
         self._markdown = markdown
+        self._wraps = wraps
         self.json = json
         self.title: str | None = None
         self.own_files: set[Path] = set()
@@ -134,8 +136,11 @@ class Repl:
 
     def _handle(self, line: str) -> bool:
         if line.startswith("/") and not line.startswith("//") and "\n" not in line:
+            if commands.leaves(line):
+                return False
             with self.reader.obeying():
-                return commands.obey(self, line)
+                commands.obey(self, line)
+            return True
         if line.strip():
             self._say(line[1:] if line.startswith("//") else line)
         return True
@@ -210,7 +215,14 @@ class Repl:
             print_json({"turn": self._turn, **self._exchange(), **result.as_dict()})
             sys.stdout.flush()
             return result
-        screen = AnswerScreen(self._think, self._markdown, self.talk.thinks)
+        screen = AnswerScreen(
+            self._think,
+            markdown=self._markdown,
+            thinks=self.talk.thinks,
+            may_think=self._think != "show" and self.talk.may_think,
+            after_label=self.talk.after_label,
+            wraps=self._wraps,
+        )
 
         def show(text: str) -> None:
             screen.show(text)

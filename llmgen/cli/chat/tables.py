@@ -36,6 +36,7 @@ class Table:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.rows = 0
+        self._widest = self._width = 0
         self.usable = True
         """Whether it is known where its lines are."""
         self.columns: list[int] | None = None
@@ -49,13 +50,29 @@ class Table:
         rule = cells(self.lines[1])
         return len(rule) == len(cells(self.lines[0])) and all(map(_RULE.match, rule))
 
-    def add(self, line: str, rows: int | None) -> None:
-        """Another line that takes this many rows of the screen; None where that is not known."""
+    @property
+    def room(self) -> int:
+        """The width of all columns together."""
+        return sum(self.columns or []) + len(_GAP) * max(0, len(self.columns or []) - 1)
+
+    def stands(self, width: int) -> bool:
+        """Whether a terminal that is this wide by now has left its rows as they were written."""
+        return self._widest <= width or self._width == width
+
+    def add(self, line: str, rows: int | None, widest: int, width: int) -> None:
+        """Another line that takes so many rows of the screen (None where that is not known).
+
+        ``widest``: the columns of its widest row; ``width``: those of the terminal.
+        """
+        if not self.stands(width):
+            self.usable = False
         self.lines.append(line)
+        self._widest, self._width = max(self._widest, widest), width
         self.rows += rows or 0
         self.usable = self.usable and rows is not None
         if len(self.lines) == 2 and not self.has_rule:  # this one may be the head
             self.lines, self.rows, self.usable = [line], rows or 0, rows is not None
+            self._widest = widest
 
     def shown(self, console: Console, inline: Callable[[str, str], Text]) -> list[Text] | None:
         """All of it in columns, whose widths are kept; None where the terminal is too narrow.

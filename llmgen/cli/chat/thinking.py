@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-OPEN, CLOSE = "<think>", "</think>"
+from typing import TYPE_CHECKING
+
+from llmgen.tokenizer.special import THOUGHT_MARKS
+
+if TYPE_CHECKING:
+    from llmgen.tokenizer import ChatTemplate, Tokenizer
+
+_CLOSING = tuple(closing for _, closing in THOUGHT_MARKS)
 
 
 class ThinkSplitter:
-    """Cuts text into ``(is_thought, text)``; the tags themselves are left out.
+    """Cuts text into ``(is_thought, text)``; the marks themselves are left out.
 
-    Text that may be the beginning of a tag is held back until it is known.  Thoughts
+    Text that may be the beginning of a mark is held back until it is known.  Thoughts
     come first: ``<think>`` later in an answer is text.
     """
 
-    def __init__(self, inside: bool = False) -> None:
-        """``inside``: the prompt has opened the thoughts already."""
+    def __init__(self, inside: bool = False, waits: bool = False) -> None:
+        """``inside``: the prompt has opened the thoughts already.
+
+        ``waits``: text that nothing opened may be thoughts too, so it is held back until
+        a closing mark says that it was, or the end that it was not.
+        """
         self._inside = inside
+        self._waits = waits
+        self._closing = _CLOSING
         self._done = False
         self._held = ""
         self._fresh = True  # nothing of what comes now has been given out yet
@@ -23,6 +36,11 @@ class ThinkSplitter:
     def inside(self) -> bool:
         """Whether the thoughts have begun and not ended."""
         return self._inside
+
+    @property
+    def held(self) -> str:
+        """The text that is held back."""
+        return self._held
 
     def push(self, text: str) -> list[tuple[bool, str]]:
         """The parts that are known with this text."""
@@ -33,6 +51,8 @@ class ThinkSplitter:
 
     def finish(self) -> list[tuple[bool, str]]:
         """What was held back."""
+        if not self._inside and self._waits and (end := _unopened(self._held, whole=True)):
+            return self._close(*end)
         held, self._held = self._held, ""
         if self._inside:
             return self._begun(True, held)
@@ -40,38 +60,86 @@ class ThinkSplitter:
 
     def _outside(self) -> list[tuple[bool, str]]:
         start = self._held.lstrip()
-        if start.startswith(OPEN):
-            self._inside, self._held = True, start.removeprefix(OPEN)
-            return self._inside_out()
-        if OPEN.startswith(start):
+        for opening, closing in THOUGHT_MARKS:
+            if start.startswith(opening):
+                self._inside, self._closing, self._held = True, (closing,), start.removeprefix(opening)
+                return self._inside_out()
+        if any(opening.startswith(start) for opening, _ in THOUGHT_MARKS):
             return []
+        if self._waits:
+            end = _unopened(self._held, whole=False)
+            return self._close(*end) if end else []
         self._done, self._fresh, held = True, False, self._held
         self._held = ""
         return [(False, held)]
 
     def _inside_out(self) -> list[tuple[bool, str]]:
-        thought, tag, rest = self._held.partition(CLOSE)
-        if tag:
-            self._inside, self._done, self._held = False, True, ""
-            thoughts = self._begun(True, thought)
-            self._fresh = True
-            return [*thoughts, *self._begun(False, rest)]
-        keep = next((n for n in range(len(CLOSE) - 1, 0, -1) if self._held.endswith(CLOSE[:n])), 0)
-        cut = len(self._held) - keep
+        ends = [(self._held.find(mark), mark) for mark in self._closing if mark in self._held]
+        if ends:
+            return self._close(*min(ends))
+        cut = len(self._held) - max(_overlap(self._held, mark) for mark in self._closing)
         thought, self._held = self._held[:cut], self._held[cut:]
         return self._begun(True, thought)
 
+    def _close(self, at: int, mark: str) -> list[tuple[bool, str]]:
+        """The parts of what is held back, where a mark ends the thoughts."""
+        thought, rest = self._held[:at], self._held[at + len(mark) :]
+        self._inside, self._done, self._held = False, True, ""
+        thoughts = self._begun(True, thought)
+        self._fresh = True
+        return [*thoughts, *self._begun(False, rest)]
+
     def _begun(self, is_thought: bool, text: str) -> list[tuple[bool, str]]:
-        """The text; line breaks before the thoughts and after them belong to the tags."""
+        """The text; line breaks before the thoughts and after them belong to the marks."""
         if self._fresh:
             text = text.lstrip("\n")
             self._fresh = not text
         return [(is_thought, text)] if text else []
 
 
+def _overlap(text: str, mark: str) -> int:
+    """How much of a mark's beginning stands at the end of the text."""
+    return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)
+
+
+def _unopened(text: str, whole: bool) -> tuple[int, str] | None:
+    """Where a mark ends thoughts that nothing opened, and the mark.
+
+    A sentence that speaks of ``</think>`` has a blank or a quote before it, and goes on
+    after it.  ``whole``: nothing follows the text.
+    """
+    for mark in _CLOSING:
+        at = text.find(mark)
+        while at >= 0:
+            before, after = text[:at], text[at + len(mark) :]
+            if any(opening in before for opening, _ in THOUGHT_MARKS):
+                break
+            if (
+                before[-1:] not in (" ", "`", '"', "'", "(")
+                or after.startswith("\n")
+                or (whole and not after)
+            ):
+                return at, mark
+            at = text.find(mark, at + 1)
+    return None
+
+
 def opened_by(prompt: str) -> bool:
     """Whether a prompt ends inside thoughts, as some templates begin an answer."""
-    return prompt.rstrip().endswith(OPEN)
+    return prompt.rstrip().endswith(tuple(opening for opening, _ in THOUGHT_MARKS))
+
+
+def may_be_unopened(prompt: str, template: ChatTemplate, tokenizer: Tokenizer) -> bool:
+    """Whether an answer to this prompt may hold thoughts that end with a mark but begin without one.
+
+    Some models leave the opening mark to their template, and run with another one.
+    """
+    if prompt.rstrip().endswith(_CLOSING):
+        return False  # the template has ended them
+    return any(
+        mark in template.source or len(tokenizer.encode(mark, add_special=False, parse_special=True)) == 1
+        for mark in _CLOSING
+    )
 
 
 def ends_inside(text: str, inside: bool = False) -> bool:
@@ -83,6 +151,6 @@ def ends_inside(text: str, inside: bool = False) -> bool:
 
 def split(text: str, inside: bool = False) -> tuple[str, str]:
     """A whole text as ``(thoughts, answer)``."""
-    splitter = ThinkSplitter(inside)
+    splitter = ThinkSplitter(inside, waits=True)
     parts = [*splitter.push(text), *splitter.finish()]
     return tuple("".join(part for is_thought, part in parts if is_thought is kind) for kind in (True, False))  # type: ignore[return-value]

@@ -17,6 +17,7 @@ from llmgen.cli.loading import open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, model_options, sampling_options
 from llmgen.cli.output import note, visible
+from llmgen.cli.plain import WrapOption
 from llmgen.cli.templates import TemplateOption, find_template
 from llmgen.errors import UsageError
 from llmgen.generation.params import SamplingParams
@@ -70,6 +71,7 @@ def command(
         Think, typer.Option("--think", help="A model's thoughts; off asks the template for none.")
     ] = Think.show,
     no_markdown: Annotated[bool, typer.Option("--no-markdown", help="Show answers as they are.")] = False,
+    wrap: WrapOption = True,
     when_full: Annotated[
         WhenFull | None,
         typer.Option("--when-full", hidden=True, help="drop is --context-full shift."),
@@ -123,6 +125,7 @@ def command(
             change=models.change,
             think="show" if think is Think.off else think.value,  # type: ignore[arg-type]
             markdown=not no_markdown,
+            wraps=wrap,
             json=json,
             keep=not no_save,
             piped=not sys.stdin.isatty(),
@@ -201,7 +204,10 @@ def _run(repl: Repl, first: str | None) -> int:
     note("/help lists the commands; Ctrl-D leaves")
     prompt = Prompt(commands.HELP, lambda line: commands.completions(repl, line), repl.status)
     with quiet_terminal():
-        return repl.run(prompt, interactive=True, first=first)
+        try:
+            return repl.run(prompt, interactive=True, first=first)
+        finally:
+            prompt.give_back()
 
 
 def _say(sentence: str) -> None:

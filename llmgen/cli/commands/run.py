@@ -21,7 +21,8 @@ from llmgen.cli.loading import open_llm
 from llmgen.cli.manifest import Record
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, model_options, sampling_options
-from llmgen.cli.output import generated, note, print_json
+from llmgen.cli.output import note, print_json
+from llmgen.cli.plain import WrapOption, answer_writer
 from llmgen.cli.progress import Bar, PromptBar
 from llmgen.cli.stdin import as_message, piped_text, typed_text
 from llmgen.cli.streaming import follow
@@ -55,6 +56,7 @@ def command(
     ] = False,
     no_stdin: Annotated[bool, typer.Option("--no-stdin", help="Leave stdin alone.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end, no streaming.")] = False,
+    wrap: WrapOption = True,
     stats: Annotated[bool, typer.Option("--stats", help="Speeds on stderr at the end.")] = False,
     samples: Annotated[
         int,
@@ -116,11 +118,11 @@ def command(
             ids = llm.encode_chat(fitted(chat, _messages(system, text)))
             sampling = sampling.with_(stop=(*sampling.stop, *chat.stops))
         if search is not None:
-            raise typer.Exit(print_beams(llm, ids, sampling, search, json, head))
+            raise typer.Exit(print_beams(llm, ids, sampling, search, json, head, wrap))
         if samples > 1:
-            raise typer.Exit(print_samples(llm, ids, sampling, samples, json, head))
+            raise typer.Exit(print_samples(llm, ids, sampling, samples, json, head, wrap))
         with _stream(llm, ids, sampling, prompt_cache) as stream:
-            result = _print_json(stream, head) if json else _print_text(stream)
+            result = _print_json(stream, head) if json else _print_text(stream, wrap)
         if stats:
             _note_stats(result)
         else:
@@ -214,16 +216,24 @@ def _stream(
             raise failure
 
 
-def _print_text(stream: GenerationStream) -> GenerationResult:
+def _print_text(stream: GenerationStream, wraps: bool) -> GenerationResult:
     """Write the text to stdout as it comes, then one line break, whatever ended it but an error before any text."""
+    write, end = answer_writer(wraps)
     try:
-        result = follow(stream, _write)
+        result = follow(stream, write)
     except BaseException:
         if stream.text:
-            _write("\n")
+            end()
+            _end_line()
         raise
-    _write("\n")
+    end()
+    _end_line()
     return result
+
+
+def _end_line() -> None:
+    sys.stdout.write("\n")
+    sys.stdout.flush()
 
 
 def _print_json(stream: GenerationStream, head: Head) -> GenerationResult:
@@ -235,12 +245,6 @@ def _print_json(stream: GenerationStream, head: Head) -> GenerationResult:
     finally:
         if stream.result is not None:
             print_json({**head(stream.result), **stream.result.as_dict()})
-
-
-def _write(text: str) -> None:
-    if text:
-        sys.stdout.write(generated(text))
-        sys.stdout.flush()
 
 
 def _note_stats(result: GenerationResult) -> None:
