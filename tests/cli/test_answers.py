@@ -134,11 +134,11 @@ BREAKS = """
 import sys
 from llmgen.model import Model
 decode, calls = Model.decode, []
-def failing(self, *args):
+def failing(self, *args, **options):
     calls.append(1)
     if len(calls) == 4:
         raise {error}
-    return decode(self, *args)
+    return decode(self, *args, **options)
 Model.decode = failing
 from llmgen.cli import main
 main()
