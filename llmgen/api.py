@@ -29,7 +29,7 @@ from llmgen.generation.stream import Callback, GenerationStream
 from llmgen.gguf import GGUFFile
 from llmgen.model import Model
 from llmgen.model.config import ModelConfig
-from llmgen.tokenizer import ChatTemplate, Tokenizer, encode_chat
+from llmgen.tokenizer import ChatTemplate, Tokenizer, encode_chat, rendering_within
 from llmgen.tokenizer.model_text import ModelText
 from llmgen.tokenizer.plain import Message
 
@@ -358,9 +358,11 @@ class LLM:
         **kw: Any,
     ) -> GenerationStream:
         """The same as events.  The text of messages is never parsed for special tokens."""
-        ids = self.encode_chat(
-            messages, tools=tools, documents=documents, template_kwargs=template_kwargs, **kw
-        )
+        limits = params if isinstance(params, SamplingParams) else self.params
+        with rendering_within(limits.timeout, cancel):
+            ids = self.encode_chat(
+                messages, tools=tools, documents=documents, template_kwargs=template_kwargs, **kw
+            )
         stops = self._text.needed_template.stops
         if stops:
             params = checked_params(params, self.params)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmgen.tokenizer.budget import rendering_within
 from llmgen.tokenizer.builtin import FORMATS, ChatFormat, guess_format
 from llmgen.tokenizer.choice import choose_template
 from llmgen.tokenizer.marks import Part
@@ -31,5 +32,6 @@ __all__ = [
     "encode_chat",
     "guess_format",
     "make_visible",
+    "rendering_within",
     "template_names",
 ]

@@ -14,12 +14,13 @@ Steps whose work grows with the product of two lengths state it (:meth:`Budget.w
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from llmgen.errors import TemplateError
 
@@ -46,21 +47,42 @@ _NUMBER = re.compile(r"\d{5,}|\*")
 _VIEWS = tuple(map(type, ({}.keys(), {}.values(), {}.items())))
 _CONTAINERS: tuple[type[Any], ...] = (list, tuple, dict, set, frozenset, *_VIEWS)
 
-_limit: ContextVar[float | None] = ContextVar("rendering_limit", default=None)
+
+class Cancel(Protocol):
+    """What says whether to stop: ``threading.Event`` and the like."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+
+
+class Limit(NamedTuple):
+    """What a caller allows: so many seconds, which end then, and until it cancels."""
+
+    seconds: float
+    end: float
+    cancel: Cancel | None
+
+
+_NO_LIMIT = Limit(math.inf, math.inf, None)
+_limit: ContextVar[Limit] = ContextVar("rendering_limit", default=_NO_LIMIT)
 
 
 class OverBudget(TemplateError):
     """A template used more than it may."""
 
-    def __init__(self, words: str) -> None:
+    def __init__(self, words: str, advice: str = "; give another one") -> None:
         """``words``: what it did."""
-        super().__init__(f"the chat template was stopped: {words}; give another one")
+        super().__init__(f"the chat template was stopped: {words}{advice}")
 
 
 @contextmanager
-def rendering_within(seconds: float | None) -> Iterator[None]:
-    """Renderings in the block end after this many seconds, if that is earlier than they would anyway."""
-    token = _limit.set(None if seconds is None else time.monotonic() + seconds)
+def rendering_within(seconds: float | None, cancel: Cancel | None = None) -> Iterator[None]:
+    """Renderings in the block end after this many seconds, and when ``cancel`` is set.
+
+    They never take longer than :data:`SECONDS`, whatever is given here.
+    """
+    allowed = math.inf if seconds is None else seconds
+    token = _limit.set(Limit(allowed, time.monotonic() + allowed, cancel))
     try:
         yield
     finally:
@@ -71,13 +93,17 @@ class Deadline:
     """When a call that begins now must be done with all its renderings."""
 
     def __init__(self) -> None:
-        now, limit = time.monotonic(), _limit.get()
-        self.seconds = SECONDS if limit is None else min(SECONDS, limit - now)
-        self._end = now + self.seconds
+        limit = _limit.get()
+        self._seconds = min(SECONDS, limit.seconds)
+        self._end = min(time.monotonic() + SECONDS, limit.end)
+        self._cancel = limit.cancel
 
-    def is_past(self) -> bool:
-        """Whether the time is over."""
-        return time.monotonic() > self._end
+    def check(self) -> None:
+        """Raise OverBudget where the time is over, or the caller wants an end."""
+        if time.monotonic() > self._end:
+            raise OverBudget(f"it ran for more than {self._seconds:g} seconds")
+        if self._cancel is not None and self._cancel.is_set():
+            raise OverBudget("it was interrupted", "")
 
 
 class Budget:
@@ -93,8 +119,7 @@ class Budget:
 
     def tick(self) -> None:
         """Something was done."""
-        if self._deadline.is_past():
-            raise OverBudget(f"it ran for more than {max(self._deadline.seconds, 0):.2g} seconds")
+        self._deadline.check()
 
     def take(self, *values: Any) -> None:
         """These values are about to be used in one step."""

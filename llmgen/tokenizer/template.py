@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from llmgen.errors import TemplateError, UsageError
+from llmgen.errors import TemplateError, UsageError, shown
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.budget import Budget, Deadline, OverBudget
 from llmgen.tokenizer.forms import fit_forms
@@ -46,7 +46,7 @@ class TemplateRefusal(TemplateError):
 
     def __init__(self, words: str) -> None:
         """``words`` as the template gave them to ``raise_exception``, of any length."""
-        self.words = _shown(words) or "(it does not say why)"
+        self.words = _words(words) or "(it does not say why)"
         super().__init__(f"the chat template refuses this conversation: {self.words}")
 
 
@@ -193,7 +193,7 @@ class ChatTemplate:
             )
         if not is_jinja(self.source):
             raise TemplateError(
-                f"the chat template {_shown(self.source)!r} has no Jinja in it, so no message would reach the"
+                f"the chat template {shown(self.source, _MOST_WORDS)} has no Jinja in it, so no message would reach the"
                 " model; give a template's text (a file's path goes to LLM(chat_template=...))"
             )
         try:
@@ -297,7 +297,7 @@ def _refuse(message: object = "") -> None:
 
 def _failure(error: Exception) -> TemplateError:
     """Any other exception as a sentence."""
-    words = _shown(str(error).strip().split("\n")[0]) or type(error).__name__
+    words = _words(str(error).strip().split("\n")[0]) or type(error).__name__
     if isinstance(error, RecursionError):
         words = "it calls itself without end"
     elif type(error).__name__ == "SecurityError":
@@ -305,11 +305,9 @@ def _failure(error: Exception) -> TemplateError:
     return TemplateError(f"the chat template failed: {words}; give another template, or what it asks for")
 
 
-def _shown(text: str) -> str:
-    """A template's own words, short enough for a message and without what would change a terminal."""
-    words = " ".join(text[: 2 * _MOST_WORDS].split())
-    words = "".join(char if char.isprintable() else "\ufffd" for char in words)
-    return words if len(words) <= _MOST_WORDS else words[:_MOST_WORDS] + " ..."
+def _words(text: str) -> str:
+    """A template's own words on one line, short enough for a message."""
+    return shown(" ".join(text[: 2 * _MOST_WORDS].split()), _MOST_WORDS, quote=False)
 
 
 def _merge_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import gguf_files
+import tiny
 from llmgen.cli.streaming import follow
 from models import gemma3, smollm2
 from program import llmgen, refused
@@ -172,3 +173,12 @@ def test_held_back_text_is_shown_at_every_ending(ending: BaseException | None) -
     else:
         follow(stream, shown.append)
     assert "".join(shown) == "one two held"
+
+
+def test_a_timeout_ends_a_template_too(tmp_path: Path) -> None:
+    own = tmp_path / "own.jinja"
+    loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    own.write_text(loops + "{{ messages[0].content }}")
+    model = tiny.write(tmp_path / "tiny.gguf")
+    said = refused(llmgen("run", str(model), "a", "--template", str(own), "--timeout", "0.2"))
+    assert "ran for more than 0.2 seconds" in said

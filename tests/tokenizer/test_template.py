@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -223,6 +224,12 @@ def test_a_caller_can_give_less_time() -> None:
     made = ChatTemplate("{{ messages[0].content }}")
     with limits.rendering_within(0.0), pytest.raises(TemplateError, match="ran for more than 0 seconds"):
         made.render(HELLO)
+    stop = threading.Event()
+    with limits.rendering_within(None, stop):
+        assert made.render(HELLO) == "Hello"
+        stop.set()
+        with pytest.raises(TemplateError, match="stopped: it was interrupted$"):
+            made.render(HELLO)
     with limits.rendering_within(None):
         assert made.render(HELLO) == "Hello"
 
@@ -277,8 +284,8 @@ def test_tricks_are_refused(source: str) -> None:
         ("x" * 100_001, "has 100,001 characters"),
         ("{{ " + "(" * 3000 + " }}", "failed"),
         ("{{ raise_exception('Only users, please') }}", "refuses this conversation: Only users, please"),
-        ("{{ raise_exception('a\nb\u001b[2J') }}", "refuses this conversation: a b\ufffd[2J"),
-        ("{{ raise_exception('a' * 1000000) }}", "a" * 300 + " ..."),
+        ("{{ raise_exception('a\nb\u001b[2J') }}", "refuses this conversation: a b\\x1b[2J"),
+        ("{{ raise_exception('a' * 1000000) }}", "a" * 300 + "..."),
         ("{{ {}['a' * 1000000].b }}", "a" * 200),
     ],
 )

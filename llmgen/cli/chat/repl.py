@@ -173,11 +173,14 @@ class Repl:
 
     def _make(self, start: Callable[[], JoinedStream]) -> GenerationResult:
         """The result, kept; an error, or Ctrl-C before the first token, leaves the messages as they were."""
+        from llmgen.tokenizer import rendering_within
+
         before, stream = self.talk.state(), None
         with self.reader.answering() as stop, self._leaving.stopping(stop):
             try:
                 self.talk.cancel = stop
-                with stop.raising_when_repeated():
+                within = rendering_within(self.talk.sampling.timeout, stop)
+                with stop.raising_when_repeated(), within:
                     stream = start()
                 self.autosave()
                 result = self._follow(stream, stop)

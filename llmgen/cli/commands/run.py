@@ -115,7 +115,10 @@ def command(
                 note("this model has no chat template, so the text is completed as it stands")
             ids = llm.prompt_ids(text, parse_special=parse_special)
         else:
-            ids = llm.encode_chat(fitted(chat, _messages(system, text)))
+            from llmgen.tokenizer import rendering_within
+
+            with rendering_within(sampling.timeout):
+                ids = llm.encode_chat(fitted(chat, _messages(system, text)))
             sampling = sampling.with_(stop=(*sampling.stop, *chat.stops))
         if search is not None:
             raise typer.Exit(print_beams(llm, ids, sampling, search, json, head, wrap))
