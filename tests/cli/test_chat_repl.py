@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -12,7 +14,8 @@ import pytest
 from llmgen import LLM, SamplingParams
 from llmgen.cli.chat import kept, repl
 from llmgen.cli.chat.conversation import Conversation
-from llmgen.cli.chat.interrupts import Stop
+from llmgen.cli.chat.interrupts import Leaving, Stop
+from llmgen.cli.chat.joined import JoinedStream
 from llmgen.cli.chat.reading import Lines
 from models import smollm2
 
@@ -89,6 +92,44 @@ def test_ctrl_c_before_the_first_token_changes_nothing(loop: repl.Repl) -> None:
     loop.run(Script("/continue", "And then?"), interactive=True)
     assert [message["role"] for message in loop.talk.messages] == ["user", "assistant"] * 2
     assert not loop.files
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_signal_to_leave_during_a_prompt_keeps_the_question(
+    loop: repl.Repl, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = loop.talk.again
+
+    def signalled(seed_shift: int = 0) -> JoinedStream:
+        signal.raise_signal(signal.SIGTERM)
+        return again(seed_shift)
+
+    monkeypatch.setattr(loop.talk, "again", signalled)
+    with pytest.raises(SystemExit) as left:
+        loop.run(Script("Count to ten.", "never read"), interactive=True)
+    assert left.value.code == 143
+    [entry] = kept.entries()
+    assert list(entry.messages) == [{"role": "user", "content": "Count to ten."}]
+    loop.resume(entry)
+    assert "the last message has no answer yet: /regen answers it" in capsys.readouterr().err
+
+
+def test_signals_to_leave_elsewhere_and_again() -> None:
+    ways: list[int] = []
+    leaving = Leaving()
+    with leaving.noticed():
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        leaving = Leaving()
+    leaving.way_out = lambda error: ways.append(error.code) is None  # type: ignore[func-returns-value, arg-type]
+    with leaving.noticed():
+        signal.raise_signal(signal.SIGTERM)
+        assert ways == [143]
+        with leaving.stopping(stop := Stop()):
+            assert stop.is_set()  # one that came just before the answer
+            with pytest.raises(SystemExit):
+                signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_first_message_that_gets_no_answer_leaves_no_file(loop: repl.Repl) -> None:

@@ -1,11 +1,13 @@
 """The conversation behind ``llmgen chat``.
 
 conversation.py   messages, what the model has seen of them, answers
+joined.py         an answer in several parts: their texts join; fullness.py: a context that fills up
 repl.py           the loop: read, answer, obey
-interrupts.py     Ctrl-C while an answer is made; keyboard.py: other keys
+interrupts.py     Ctrl-C while an answer is made, and signals to leave; keyboard.py: other keys
 commands.py       what begins with a slash
 reading.py        lines from a terminal or a pipe
 screen.py         how an answer appears; markdown.py, tables.py and thinking.py help it
 store.py          conversations in files
+kept.py           the folder of those that are kept by themselves, and who has one open
 clipboard.py      /copy
 """

@@ -240,6 +240,8 @@ def _export_over(repl: Repl, rest: str) -> None:
 
 
 def _rename(repl: Repl, rest: str) -> None:
+    if not repl.keeps:
+        raise UsageError("this conversation is not kept, so there is nothing to give a title to")
     repl.title = rest
     repl.autosave()
     note(f"the conversation is called {visible(rest)!r}")

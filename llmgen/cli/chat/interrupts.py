@@ -110,8 +110,8 @@ class Leaving:
             yield
             return
         before = {}
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)  # Windows has no SIGHUP
+        for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP, others no SIGBREAK
             if number is not None and signal.getsignal(number) == signal.SIG_DFL:
                 before[number] = signal.signal(number, self.handle)
         try:

@@ -204,7 +204,7 @@ def find(name: str) -> Entry:
         return matches[0]
     if not matches:
         raise UsageError(
-            f"there is no conversation {name!r}; give a title, an id or a number that `llmgen chats` shows"
+            f"there is no conversation {name!r}; give a title or a number that `llmgen chats` shows, or an id"
         )
     raise UsageError(f"{name!r} are {len(matches)} conversations: {_some(matches)}; give one of these ids")
 

@@ -81,7 +81,8 @@ class Repl:
         self.title: str | None = None
         self.own_files: set[Path] = set()
         """What was saved to or loaded from, and so may be written over."""
-        self._keep = keep
+        self.keeps = keep
+        """Whether it is saved as it grows."""
         self._piped = piped
         self._file = kept.KeptFile.new(piped)
         self._saved_at = 0.0
@@ -283,7 +284,7 @@ class Repl:
 
     def autosave(self, messages: list[dict[str, Any]] | None = None) -> None:
         """Keep the conversation for --resume; that it cannot be kept is said once."""
-        if not self._keep:
+        if not self.keeps:
             return
         self._saved_at = time.monotonic()
         try:
@@ -301,7 +302,7 @@ class Repl:
             elif new:
                 kept.prune()
         except (LLMGenError, OSError) as error:
-            self._keep = False
+            self.keeps = False
             note(f"the conversation is not kept for --resume: {visible(error)}")
 
     def load(self, path: Path) -> None:
@@ -315,7 +316,7 @@ class Repl:
     def resume(self, entry: kept.Entry) -> None:
         """Go on with a conversation in its file, or in another one where a second terminal has it open."""
         file = kept.KeptFile(entry.path)
-        ours = self._keep and file.take()
+        ours = self.keeps and file.take()
         self.talk.replace(store.load(entry.path)["messages"])
         self.begin_file()
         self.title = entry.title if entry.named else None
@@ -326,7 +327,7 @@ class Repl:
             if not self._piped:
                 file.adopt()
             self._file = file
-        elif self._keep:
+        elif self.keeps:
             note("it is open in another terminal: this one goes on with a copy of it")
 
     def change_model(self, model: str) -> None:

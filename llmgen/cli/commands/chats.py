@@ -45,18 +45,18 @@ def chats(context: typer.Context, json: JsonOption = False) -> None:
 
 @app.command("list", short_help="The conversations, the latest first.")
 def show_list(json: JsonOption = False) -> None:
-    """Show the conversations, the one that was written last first."""
+    """Show the conversations, the one that was written last first; --json adds their ids."""
     rows = []
     for number, entry in enumerate(kept.entries(), 1):
         if json:
             print_json(_described(number, entry))
-        rows.append((number, *_columns(entry), entry.id))
+        rows.append((number, *_columns(entry)))
     if json:
         return
     if not rows:
         note("no conversation is kept yet; llmgen chat MODEL begins one")
         return
-    table(("", "saved", "model", "messages", "title", "id"), rows, right=(0, 3))
+    table(("", "saved", "model", "messages", "title"), rows, right=(0, 3))
 
 
 def _columns(entry: kept.Entry) -> tuple[object, ...]:
@@ -100,7 +100,7 @@ def search(
                 about = {"number": number, "id": entry.id, "title": entry.title, "message": at}
                 print_json({**about, "role": message["role"], "content": message["content"]})
         elif matches:
-            print(f"{number}  {visible(shorten(entry.title, _TITLE))}  ({entry.id})")
+            print(f"{number}  {visible(shorten(entry.title, _TITLE))}")
             for _, message in matches:
                 print(f"    {message['role']}: {visible(_excerpt(message['content'], wanted))}")
     if not found:
