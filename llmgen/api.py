@@ -7,11 +7,12 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llmgen import hub
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.generation.aio import stream_async
 from llmgen.generation.batch import MAX_SLOTS, Batch, generate_all
@@ -32,6 +33,10 @@ from llmgen.model.config import ModelConfig
 from llmgen.tokenizer import ChatTemplate, Tokenizer, encode_chat, rendering_within
 from llmgen.tokenizer.model_text import ModelText
 from llmgen.tokenizer.plain import Message
+
+Prompts = list[str] | list[list[int]] | list[Prompt] | tuple[Prompt, ...] | Sequence[Sequence[int]]
+"""Several of them; not ``Sequence[Prompt]``, which a text would be, too."""
+KVType = Literal["f16", "f32"]
 
 _log = logging.getLogger(__name__)
 
@@ -80,13 +85,14 @@ class LLM:
         *,
         n_ctx: int | None = None,
         n_threads: int | None = None,
-        kv_type: str = "f16",
+        kv_type: KVType = "f16",
         chat_template: str | PathLike[str] | ChatTemplate | None = None,
         params: SamplingParams | None = None,
         progress: Any = None,
     ) -> None:
-        """Load a GGUF file (of a split model, the first part).
+        """Load the model at a path (of a split model, the first part), or of a name as on the command line.
 
+        A known name, such as ``smollm2``, is fetched where the model is not here yet.
         ``n_ctx`` is the context length in tokens (default: the model's, capped
         to memory), ``n_threads`` the number of threads (default: usable physical
         cores), ``kv_type`` the type of the key-value cache.  ``chat_template``
@@ -96,7 +102,7 @@ class LLM:
         """
         started = time.perf_counter()
         self.params = checked_params(params)
-        file = GGUFFile.open(path)
+        file = GGUFFile.open(hub.locate(path) if isinstance(path, str) else path)
         self._resources = _Resources(file)
         self._finalizer = weakref.finalize(self, self._resources.close)
         try:
@@ -182,7 +188,7 @@ class LLM:
 
     # -- computing
 
-    def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
+    def logits(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float32]:
         """The logits after each token of a fresh sequence: float32 [n_tokens, n_vocab]."""
         self._check_open()
         checked = check_prompt(ids, self._model)
@@ -196,7 +202,7 @@ class LLM:
         return rows
 
     @overload
-    def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str], too
+    def generate(
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
@@ -209,7 +215,7 @@ class LLM:
     @overload
     def generate(
         self,
-        prompt: Sequence[Prompt],
+        prompt: Prompts,
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         parse_special: bool = False,
@@ -239,7 +245,7 @@ class LLM:
         prompts = [self.prompt_ids(item, parse_special=parse_special) for item in prompt]
         if callback is not None:
             raise UsageError("callback goes with one prompt, not several: use on_event of Batch for those")
-        many = params if isinstance(params, (list, tuple)) else [params] * len(prompts)
+        many = params if isinstance(params, Sequence) else [params] * len(prompts)
         return self._generate_all(prompts, [checked_params(p, self.params) for p in many], cancel)
 
     def samples(

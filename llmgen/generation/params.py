@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, Protocol, SupportsIndex, TypeVar, cast
 
 from llmgen.errors import UsageError, shown
 
@@ -30,6 +30,8 @@ SAMPLER_NAMES = (
 """The samplers in their default order, which is llama.cpp's (common/common.h)."""
 
 T = TypeVar("T")
+Held = TypeVar("Held", covariant=True)
+Given = TypeVar("Given", contravariant=True)
 
 _MAX_SEED = 2**64 - 1
 _MAX_INT = 2**31 - 1
@@ -55,6 +57,13 @@ def _number(default: int | float | None, low: float, high: float, text: str) -> 
 def _other(default: Any, text: str) -> Any:
     """A field whose values are checked by a function of its own."""
     return field(default=default, metadata={"help": text})
+
+
+class _Option(Protocol[Held, Given]):
+    """For type checkers: a field that holds one type and is given in several.  The value itself is plain."""
+
+    def __get__(self, params: object, kind: object = None) -> Held: ...
+    def __set__(self, params: object, value: Given) -> None: ...
 
 
 def _with_names_checked(params: type[T]) -> type[T]:
@@ -117,17 +126,25 @@ class SamplingParams:
     dry_base: float = _number(1.75, 1, 1e3, "DRY's growth per token of repetition")
     dry_allowed_length: int = _number(2, 1, _MAX_INT, "repetitions this long are free")
     dry_penalty_last_n: int = _number(-1, -1, _MAX_INT, "DRY's window; 0 is off, -1 the context")
-    dry_sequence_breakers: tuple[str, ...] = _other(
+    dry_sequence_breakers: _Option[tuple[str, ...], str | Iterable[str]] = _other(
         ("\n", ":", '"', "*"), "texts that end a repetition for DRY"
     )
-    logit_bias: tuple[tuple[int | str, float], ...] = _other(
-        (), "add to the logits of a token id, or of a text's tokens"
+    logit_bias: _Option[
+        tuple[tuple[int | str, float], ...], Mapping[Any, float] | Iterable[tuple[SupportsIndex | str, float]]
+    ] = _other((), "add to the logits of a token id, or of a text's tokens")
+    banned_tokens: _Option[tuple[int | str, ...], str | Iterable[SupportsIndex | str]] = _other(
+        (), "token ids or texts never to generate"
     )
-    banned_tokens: tuple[int | str, ...] = _other((), "token ids or texts never to generate")
-    samplers: tuple[str, ...] = _other(SAMPLER_NAMES, "the samplers to use, in order")
+    samplers: _Option[tuple[str, ...], str | Iterable[str]] = _other(
+        SAMPLER_NAMES, "the samplers to use, in order"
+    )
     seed: int | None = _number(None, -1, _MAX_SEED, "random seed; same seed, same text; -1 is random")
-    stop: tuple[str, ...] = _other((), "texts that end the answer, never printed")
-    stop_token_ids: tuple[int, ...] = _other((), "further token ids that end the answer")
+    stop: _Option[tuple[str, ...], str | Iterable[str]] = _other(
+        (), "texts that end the answer, never printed"
+    )
+    stop_token_ids: _Option[tuple[int, ...], Iterable[SupportsIndex]] = _other(
+        (), "further token ids that end the answer"
+    )
     ignore_eos: bool = _other(False, "never generate an end-of-generation token")
     min_tokens: int = _number(0, 0, _MAX_INT, "no end-of-generation or stop token before this many")
     timeout: float | None = _number(None, 0, 1e9, "stop after this many seconds")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from llmgen.errors import ContextFullError, UsageError, shown
 from llmgen.generation.interfaces import ModelLike, TokenizerLike
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | NDArray[np.integer[Any]]
 """A text, completed as it stands, or token ids."""
 
 
@@ -23,7 +27,7 @@ def prompt_ids(
     return check_prompt(tokenizer.encode_prompt(prompt, parse_special=parse_special), model)
 
 
-def check_prompt(prompt_ids: Sequence[int], model: ModelLike) -> list[int]:
+def check_prompt(prompt_ids: Sequence[int] | NDArray[np.integer[Any]], model: ModelLike) -> list[int]:
     """The prompt as a list of ints, refused where the model cannot take it."""
     if isinstance(prompt_ids, (bytes, bytearray)):
         raise UsageError("a prompt must be a text or token ids, not bytes: decode them to a text first")
