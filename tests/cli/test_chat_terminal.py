@@ -290,6 +290,7 @@ def test_ctrl_z_gives_the_terminal_to_the_shell() -> None:
     one.program.send("fg\n")
     one.ready()
     one.program.send(" story.\r")
+    one.wait_for(r"\x1b\[\?2004l")
     one.wait_for(r"\w+ \w+ \w+ ")
     one.program.send("\x1a")  # while the answer comes
     one.wait_for("Stopped")
