@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from llmgen.cli.arguments import reading_texts
 from llmgen.cli.config import Command
-from llmgen.cli.verbose import with_verbose
+from llmgen.cli.verbose import with_volume
 
 COMMANDS = {
     "run": "Complete one prompt.",
@@ -26,25 +26,30 @@ COMMANDS = {
     "batch": "Complete many prompts, a JSON line for each.",
     "perplexity": "How well a model predicts a text.",
     "bench": "Measure tokens per second.",
-    "inspect": "What is in a model file, and what llmgen will do with it.",
+    "inspect": "What is in a model file, and what llmgen will do with it (also: show).",
     "tokenize": "Show the tokens of a text, or the text of tokens.",
-    "list": "The models that are here, and those that can be fetched.",
+    "list": "The models that are here, and those that can be fetched (also: ls).",
     "pull": "Fetch a model into the models folder.",
     "warmup": "Compile the kernels for this CPU ahead of time.",
 }
+
+
+ALIASES = {"ls": "list", "show": "inspect"}
+"""What people type, too."""
 
 
 class _LazyCommands(MutableMapping[str, Any]):
     """Name -> command, where a command comes into being when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
+        name = ALIASES.get(name, name)
         if name not in COMMANDS:
             raise KeyError(name)
         module = importlib.import_module(f"llmgen.cli.commands.{name}")
         if hasattr(module, "app"):  # a command that has commands of its own
             return typer.main.get_command(module.app)
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        command = reading_texts(with_verbose(module.command))
+        command = reading_texts(with_volume(module.command, quiet=name != "chat"))
         app.command(name, cls=Command, short_help=COMMANDS[name])(command)
         return _with_other_names(typer.main.get_command(app))
 

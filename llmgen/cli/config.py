@@ -24,6 +24,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from llmgen.cli import help
 from llmgen.cli.options import own_flag
 from llmgen.cli.output import visible
 from llmgen.errors import UsageError
@@ -58,6 +59,15 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = list(args)
         return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        formatter.write_usage(ctx.command_path, help.usage(self))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        help.write_panels(self, ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        help.write_examples(str(self.name), formatter)
 
 
 def configurable(command: Callable[..., None]) -> Callable[..., None]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TextIO
 
-from llmgen.cli.output import note, visible
+from llmgen.cli.output import is_quiet, say, visible
 from llmgen.errors import LLMGenError
 
 DONE = 0
@@ -197,7 +197,8 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """A warning is for the user, who does not care which line of the library gave it."""
-    _say(f"warning: {visible(message)}")
+    if not is_quiet():
+        _say(f"warning: {visible(message)}")
 
 
 def _flush(code: int) -> int:
@@ -225,6 +226,6 @@ def _silence_stdout() -> None:
 
 def _say(line: str) -> None:
     try:
-        note(line)
+        say(line)
     except (OSError, ValueError):
         pass

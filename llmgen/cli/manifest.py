@@ -19,7 +19,7 @@ from llmgen import __version__
 from llmgen.cli import exits
 from llmgen.cli.answers import SEPARATOR
 from llmgen.cli.config import ARGUMENTS, RUNS, Origin, given
-from llmgen.cli.output import note, print_json, visible
+from llmgen.cli.output import note, print_json, say, visible
 from llmgen.errors import UsageError
 from llmgen.generation.params import SamplingParams, option_table
 
@@ -79,7 +79,7 @@ def perform(context: typer.Context, path: Path, values: dict[str, Any]) -> int:
             return exits.INTERRUPTED
     failed = sum(code not in (exits.DONE, exits.TIMEOUT) for code in codes)
     if failed:
-        note(f"{failed} of {len(codes)} runs failed")
+        say(f"{failed} of {len(codes)} runs failed")
         return exits.FAILED
     return max(codes)
 
@@ -130,7 +130,7 @@ def _carried_out(name: str, context: typer.Context) -> int:
         raise
     except Exception as error:
         message, code = exits.describe(error)
-        note(f"error: run {visible(name)}: {visible(message)}")
+        say(f"error: run {visible(name)}: {visible(message)}")
         if context.params.get("json"):
             print_json({**_head(name, given(context)), "error": message})
         return code

@@ -36,6 +36,9 @@ _METAVAR = {
     "stop_token_ids": "ID",
     "dry_sequence_breakers": "TEXT",
     "samplers": "NAMES",
+    "mirostat": "0|1|2",
+    "context_full": "stop|shift",
+    "logprobs_mode": "raw|processed",
 }
 _REPEATABLE = {"stop", "logit_bias", "banned_tokens", "stop_token_ids", "dry_sequence_breakers"}
 _USUAL = {
@@ -92,7 +95,7 @@ def model_options(command: Callable[..., None]) -> Callable[..., None]:
                 *("n_threads", int, "threads", "usable physical cores", "-t", "--threads"),
                 envvar=THREADS_VARIABLE,
             ),
-            _parameter("kv_type", str, "type of the KV cache: f32 or f16", "f16", "--kv-type"),
+            _parameter("kv_type", str, "type of the KV cache", "f16", "--kv-type", metavar="f16|f32"),
         ],
         lambda values: EngineOptions(**values),
     )
@@ -132,7 +135,7 @@ def _shown_default(option: Option) -> str:
     if option.default in (None, ()) or isinstance(option.default, bool):
         return ""
     if isinstance(option.default, tuple):
-        return ";".join(option.default) if option.name == "samplers" else " ".join(map(repr, option.default))
+        return "; ".join(option.default) if option.name == "samplers" else " ".join(map(repr, option.default))
     return str(option.default) if not isinstance(option.default, float) else f"{option.default:g}"
 
 

@@ -72,11 +72,31 @@ def count(number: int) -> str:
     return str(number)
 
 
+_quiet = False
+
+
+def be_quiet(quiet: bool) -> None:
+    """Whether notes and progress are left out from here on."""
+    global _quiet
+    _quiet = quiet
+
+
+def is_quiet() -> bool:
+    """Whether only errors are to be said."""
+    return _quiet
+
+
 def note(line: str, hang: int = 0) -> None:
-    """Write one line about the work, never about the answer: to stderr.
+    """Write one line about the work, never about the answer, to stderr, unless that is to be quiet.
 
     ``hang``: where a terminal's rows after the first begin.
     """
+    if not _quiet:
+        say(line, hang)
+
+
+def say(line: str, hang: int = 0) -> None:
+    """Write one line to stderr in any case: an error."""
     with aside():
         print(for_terminal(line, sys.stderr, hang), file=sys.stderr, flush=True)
 

@@ -123,9 +123,9 @@ def aside() -> Iterator[None]:
 
 def can_draw() -> bool:
     """Whether stderr is a terminal on which a line can be replaced."""
-    from llmgen.cli.output import is_simple
+    from llmgen.cli.output import is_quiet, is_simple
 
-    return sys.stderr.isatty() and not is_simple()
+    return sys.stderr.isatty() and not is_simple() and not is_quiet()
 
 
 def _draw(line: str) -> None:

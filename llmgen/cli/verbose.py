@@ -1,4 +1,5 @@
-"""``--verbose`` of every command: what the library logs, with the time since the start, on stderr."""
+"""How much is said on stderr: ``--verbose`` adds what the library logs, with the time since the start,
+``--quiet`` leaves only errors."""
 
 from __future__ import annotations
 
@@ -12,10 +13,18 @@ from typing import Annotated, Any
 
 import typer
 
+from llmgen.cli import output
 from llmgen.cli.output import note, visible
 from llmgen.cli.versions import versions
+from llmgen.errors import UsageError
 
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Log what happens, with timings, on stderr.")]
+
+
+QuietOption = Annotated[
+    bool,
+    typer.Option("-q", "--quiet", help="Nothing on stderr but errors: no notes, no warnings, no progress."),
+]
 
 
 class _Handler(logging.Handler):
@@ -33,27 +42,30 @@ class _Handler(logging.Handler):
             pass
 
 
-def with_verbose(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command ``--verbose``, after its own options."""
+def with_volume(command: Callable[..., None], quiet: bool = True) -> Callable[..., None]:
+    """Give a command ``--verbose``, and ``--quiet`` where it can be, after its own options."""
     hints = typing.get_type_hints(command, include_extras=True)
     own = [
         parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
         for parameter in inspect.signature(command).parameters.values()
     ]
-    added = inspect.Parameter(
-        "verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=VerboseOption
-    )
+    keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=False)
+    added = [keyword("quiet", annotation=QuietOption)] if quiet else []
+    added.append(keyword("verbose", annotation=VerboseOption))
 
     @functools.wraps(command)
-    def logged(*args: Any, verbose: bool, **values: Any) -> None:
+    def with_options(*args: Any, verbose: bool, quiet: bool = False, **values: Any) -> None:
+        if verbose and quiet:
+            raise UsageError("--verbose and --quiet exclude each other; give one of them")
         if verbose:
             _log()
+        output.be_quiet(quiet)
         command(*args, **values)
 
-    del logged.__wrapped__  # Typer must see this signature, not that one
-    logged.__signature__ = inspect.Signature([*own, added])  # type: ignore[attr-defined]
-    logged.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, added)}
-    return logged
+    del with_options.__wrapped__  # Typer must see this signature, not that one
+    with_options.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
+    return with_options
 
 
 def _log() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -85,19 +86,17 @@ def test_a_terminal_without_cursor_movement_gets_no_bar(warm: str, tmp_path: Pat
     assert seen.terminal == ""
 
 
-class _Terminal:
+class _Terminal(io.TextIOWrapper):
     """Stands for stderr."""
 
-    encoding = "utf-8"
-
     def __init__(self) -> None:
-        self.written = ""
+        super().__init__(io.BytesIO(), encoding="utf-8", newline="\n", write_through=True)
 
-    def write(self, text: str) -> None:
-        self.written += text
-
-    def flush(self) -> None:
-        pass
+    @property
+    def written(self) -> str:
+        buffer = self.buffer
+        assert isinstance(buffer, io.BytesIO)
+        return buffer.getvalue().decode()
 
     def isatty(self) -> bool:
         return True

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -251,6 +252,54 @@ class TestSignals:
         assert err == b""
 
 
+class TestFiles:
+    """Documents before the question, and prompts from files."""
+
+    def ids(self, *arguments: str, input: str | None = None) -> list[int]:
+        return list(run_json(*arguments, *GREEDY, input=input)["token_ids"])
+
+    def count(self, *arguments: str) -> int:
+        done = llmgen("run", str(smollm2()), *arguments, "-n", "0", "--json")
+        return int(json.loads(done.stdout)["prompt_tokens"])
+
+    def test_a_file_is_the_prompt_or_stands_before_the_question(self, tmp_path: Path) -> None:
+        document = tmp_path / "note.txt"
+        document.write_bytes(b"The password is swordfish.\r\nKeep it.\r\n")
+        text, file = "The password is swordfish.\nKeep it.", ("-f", str(document))
+        assert self.count(*file) == self.count(text)
+        block = f"note.txt:\n```\n{text}\n```\n\n"
+        question = "What is the password?"
+        assert self.ids(*file, question) == self.ids(block + question)
+        assert self.ids(*file, input=question) == self.ids(block + question)
+        assert self.ids(*file, "Really:", "--raw") == self.ids(
+            document.read_bytes().decode() + "Really:", "--raw"
+        )
+
+    def test_the_system_message(self, tmp_path: Path) -> None:
+        briefing = tmp_path / "system.txt"
+        briefing.write_text("You are a pirate.\n")
+        assert self.ids("Hi", "--system-file", str(briefing)) == self.ids(
+            "Hi", "--system", "You are a pirate."
+        )
+        both = llmgen("run", str(smollm2()), "Hi", "--system", "x", "--system-file", str(briefing))
+        assert "--system-file" in refused(both, 2)
+
+    def test_files_that_are_none(self, tmp_path: Path) -> None:
+        assert "No such file" in refused(llmgen("run", str(smollm2()), "-f", str(tmp_path / "no"), "Hi"))
+        (tmp_path / "latin").write_bytes(b"caf\xe9")
+        assert "not UTF-8 text (byte 0xe9 at offset 3)" in refused(
+            llmgen("run", str(smollm2()), "-f", str(tmp_path / "latin"), "Hi"), 2
+        )
+
+
+def test_quiet_leaves_errors_only() -> None:
+    noisy = ["Once upon a time", "--raw", "-c", "9000", "-n", "2"]
+    assert len(llmgen("run", str(smollm2()), *noisy).stderr.splitlines()) == 3
+    assert llmgen("run", str(smollm2()), *noisy, "--quiet").stderr == ""
+    refused(llmgen("run", str(smollm2()), "Hi", "-q", "-c", "0"), 2)
+    assert "--quiet" in refused(llmgen("run", str(smollm2()), "Hi", "-q", "--verbose"), 2)
+
+
 @posix
 class TestTerminal:
     """In a real terminal."""
@@ -273,10 +322,19 @@ class TestTerminal:
         program.wait()
         assert program.exitstatus == 0
         assert text.replace("\r\n", "\n") == run_json(*FRANCE)["text"] + "\n" + CUT
-        program = self.spawn()
+        program = self.spawn("--raw")
         assert "error: there is no prompt" in program.read()
         program.wait()
         assert program.exitstatus == 2
+
+    def test_without_a_prompt_the_chat_begins(self) -> None:
+        program = self.spawn("--system", "You are a pirate.")
+        program.expect("/help lists the commands")
+        program.expect(r"\x1b\[\?2004h")  # the prompt is there
+        program.send("/exit\r")
+        program.read()
+        program.wait()
+        assert program.exitstatus == 0
 
     def test_ctrl_c(self) -> None:
         program = self.spawn(*ENDLESS)

@@ -14,6 +14,7 @@ from llmgen.cli.chat.conversation import Conversation, State
 from llmgen.cli.chat.interrupts import Leaving, Stop
 from llmgen.cli.chat.joined import JoinedStream
 from llmgen.cli.chat.screen import AnswerScreen, Think
+from llmgen.cli.documents import with_documents
 from llmgen.cli.exits import INTERRUPTED
 from llmgen.cli.output import note, print_json, shorten, visible
 from llmgen.cli.streaming import follow
@@ -153,8 +154,7 @@ class Repl:
 
     def _with_files(self, line: str) -> str:
         """The message with the files that were read for it."""
-        blocks = [f"{name}:\n```\n{text.rstrip()}\n```\n\n" for name, text in self.files]
-        return "".join([*blocks, line])
+        return with_documents(self.files, line)
 
     # -- answers
 

@@ -20,7 +20,7 @@ from llmgen.cli.journal import line_hash
 from llmgen.cli.loading import open_llm
 from llmgen.cli.models import ModelArgument, model_path
 from llmgen.cli.options import EngineOptions, model_options, sampling_options
-from llmgen.cli.output import note, visible
+from llmgen.cli.output import note, say, visible
 from llmgen.cli.progress import Bar
 from llmgen.cli.requests import Line, Reader, Source, failure, identity
 from llmgen.cli.sinks import Sink, file_target, open_sink
@@ -193,7 +193,7 @@ class _Run:
 
     def _fail(self, line: Line, error: LLMGenError, partial: dict[str, Any] | None = None) -> None:
         self.failed += 1
-        note(f"line {line.number + 1}: {visible(error)}")
+        say(f"line {line.number + 1}: {visible(error)}")
         self.sink.add(line, {**identity(line), **failure(error), **(partial or {})})
         self._count()
 

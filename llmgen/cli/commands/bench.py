@@ -81,7 +81,8 @@ def command(
         ),
     ] = None,
     kv_type: Annotated[
-        str | None, typer.Option("--kv-type", help="Type of the KV cache: f32 or f16.", show_default="f16")
+        str | None,
+        typer.Option("--kv-type", metavar="f16|f32", help="Type of the KV cache.", show_default="f16"),
     ] = None,
     no_kv_cache: Annotated[
         bool,

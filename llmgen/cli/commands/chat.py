@@ -53,10 +53,7 @@ class WhenFull(StrEnum):
     drop = "drop"
 
 
-@configurable
-@model_options
-@sampling_options
-def command(
+def talk(
     model: ModelArgument,
     message: Annotated[
         str | None, typer.Argument(metavar="MESSAGE", help="The first message.", show_default=False)
@@ -152,6 +149,9 @@ def _when_full(sampling: SamplingParams, when_full: WhenFull | None) -> Sampling
     from llmgen.cli.chat.commands import WHEN_FULL
 
     return sampling.with_(context_full=WHEN_FULL[when_full.value])
+
+
+command = configurable(model_options(sampling_options(talk)))
 
 
 class _Models:

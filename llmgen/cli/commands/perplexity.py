@@ -45,7 +45,8 @@ def command(
         ),
     ] = None,
     kv_type: Annotated[
-        str | None, typer.Option("--kv-type", help="Type of the KV cache: f32 or f16.", show_default="f16")
+        str | None,
+        typer.Option("--kv-type", metavar="f16|f32", help="Type of the KV cache.", show_default="f16"),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:

@@ -16,6 +16,7 @@ from llmgen import hub
 from llmgen.cli import exits
 from llmgen.cli.answers import Head, print_beams, print_samples
 from llmgen.cli.config import configurable
+from llmgen.cli.documents import read_text, with_documents
 from llmgen.cli.endings import note_cuts
 from llmgen.cli.loading import open_llm
 from llmgen.cli.manifest import Record
@@ -46,7 +47,19 @@ def command(
             metavar="PROMPT", help="The prompt; text that is piped in is appended to it. - is stdin."
         ),
     ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="A text file to put before the prompt, or as it (repeatable).",
+        ),
+    ] = None,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")] = None,
+    system_file: Annotated[
+        Path | None, typer.Option("--system-file", metavar="FILE", help="The system message from a file.")
+    ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Complete the text as it stands, without the chat template.")
     ] = False,
@@ -92,8 +105,13 @@ def command(
 
     The model's chat template is applied when it has one, unless --raw is given.
     Text that is piped in follows the prompt on a new line (with --raw, at once), or
-    is the prompt. Ctrl-C stops the answer and keeps the text so far.
+    is the prompt. Ctrl-C stops the answer and keeps the text so far. At a terminal,
+    without any prompt, the chat begins.
     """
+    if system_file is not None:
+        if system is not None:
+            raise UsageError("--system and --system-file both give the system message; give one of them")
+        system = as_message(read_text(system_file))
     search = _search(beams, length_penalty, early_stopping, samples, prompt_cache)
     for flag, value in (("--system", system), ("--template", template)):
         if raw and value is not None:
@@ -101,7 +119,14 @@ def command(
     if sampling.logprobs is not None and not json:
         raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
     hub.find(model)  # refuses before stdin is read, where model_path might also download
-    text = _prompt(prompt, no_stdin or record.run is not None, raw)
+    ignores_stdin = no_stdin or record.run is not None
+    for_answers = raw or json or parse_special or samples > 1 or beams or prompt_cache is not None
+    if prompt is None and not file and not ignores_stdin and not for_answers and _at_terminal():
+        from llmgen.cli.commands.chat import talk
+
+        talk(model, system=system, template=template, engine=engine, sampling=sampling)
+        return
+    text = _prompt(prompt, file or [], ignores_stdin, raw)
     path = model_path(model)
     chat = None if raw else find_template(path, template)
     if chat is None and system is not None:
@@ -137,22 +162,31 @@ def command(
         raise typer.Exit(code)
 
 
-def _prompt(prompt: str | None, no_stdin: bool, raw: bool) -> str:
-    """The prompt with what is piped in, of which a message gets neither the last line break nor \\r\\n."""
+def _at_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _prompt(prompt: str | None, files: list[Path], no_stdin: bool, raw: bool) -> str:
+    """The prompt behind the files, with what is piped in.
+
+    Of files and piped text, a message gets neither the last line break nor \\r\\n; --raw takes all as it stands.
+    """
+    documents = [(path.name, read_text(path)) for path in files]
     piped: str | None
     if prompt == "-":
         if no_stdin:
             raise UsageError("- is the text on stdin, which --no-stdin leaves alone; give one of them")
         prompt, piped = None, typed_text()
     else:
-        piped = None if no_stdin else piped_text(announce=prompt is not None)
-    if prompt is None and not piped:
+        piped = None if no_stdin else piped_text(announce=bool(prompt is not None or documents))
+    if prompt is None and not piped and not documents:
         raise UsageError("there is no prompt; give PROMPT after the model's name, or pipe text in")
-    if not piped:
-        return prompt or ""
     if raw:
-        return (prompt or "") + piped
-    return "\n".join(part for part in (prompt, as_message(piped)) if part)
+        return "".join([*(text for _, text in documents), prompt or "", piped or ""])
+    question = "\n".join(part for part in (prompt, as_message(piped or "")) if part)
+    if not question:  # the files are the prompt themselves
+        return "\n\n".join(as_message(text) for _, text in documents)
+    return with_documents([(name, as_message(text)) for name, text in documents], question)
 
 
 def _messages(system: str | None, text: str) -> list[dict[str, str]]:

@@ -1,0 +1,165 @@
+"""A command's help: its options in panels by what they are for, what each takes, examples."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable
+from typing import Any
+
+_PANELS = {
+    "Model": ("n_ctx", "n_threads", "threads", "kv_type", "template", "think"),
+    "Prompt": ("file", "system", "system_file", "raw", "parse_special", "no_stdin", "prompt_cache"),
+    "Sampling": (
+        *("max_tokens", "temp", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n"),
+        *("presence_penalty", "frequency_penalty", "seed", "stop", "ignore_eos", "timeout"),
+    ),
+    "Output": (
+        *("output", "overwrite", "restart", "slots", "samples", "json", "stats", "no_markdown"),
+        *("resume", "open", "no_save", "quiet", "verbose", "help"),
+    ),
+    "Advanced": (),
+}
+"""Panel -> the parameters in it; the last one takes what no other has."""
+
+EXAMPLES = {
+    "run": (
+        'llmgen run smollm2 "Why is the sky blue?"',
+        'llmgen run smollm2 -f report.txt "Summarize this report."',
+        'git diff | llmgen run smollm2 "Write a commit message for this:"',
+        'llmgen run smollm2 --raw --temp 0 -n 40 "Once upon a time"',
+        'llmgen run smollm2 --json "Say hello." | jq -r .text',
+    ),
+    "chat": (
+        "llmgen chat smollm2",
+        'llmgen chat smollm2 --system "Answer in one sentence."',
+        "llmgen chat smollm2 --resume",
+    ),
+    "batch": (
+        "llmgen batch smollm2 prompts.jsonl -o answers.jsonl",
+        "llmgen batch smollm2 prompts.jsonl --temp 0 -n 100 > answers.jsonl",
+        'printf \'"Hello"\\n"Good night"\\n\' | llmgen batch smollm2 -',
+    ),
+    "perplexity": (
+        "llmgen perplexity smollm2 wiki.txt",
+        "llmgen perplexity smollm2 wiki.txt -c 2048 --stride 512",
+    ),
+    "bench": (
+        "llmgen bench smollm2",
+        "llmgen bench smollm2 -p 512,2048 -n 128 -t 1,2",
+    ),
+    "inspect": (
+        "llmgen inspect smollm2",
+        "llmgen inspect model.gguf --tensors",
+        "llmgen show smollm2 --json",
+    ),
+    "tokenize": (
+        'llmgen tokenize smollm2 "How many tokens?"',
+        'llmgen tokenize smollm2 --decode "504 3575 282"',
+    ),
+    "list": ("llmgen list", "llmgen ls --json"),
+    "pull": ("llmgen pull smollm2",),
+    "warmup": ("llmgen warmup smollm2",),
+}
+
+_KINDS = {
+    r"<int>|INTEGER(?: RANGE)?": "N",
+    r"<float>|FLOAT(?: RANGE)?": "X",
+    r"<str>": "TEXT",
+    r"<path>|PATH|<file>": "FILE",
+}
+_DEFAULT = re.compile(r"\[default: [^\]]*\]+")
+_RANGE = re.compile(r"; -?\d+<=?x(?:<=?\d+)?|\s*\[x[<>]=?-?\d+\]|\s*\[-?\d+<=?x(?:<=?\d+)?\]")
+_LEFT = 30  # columns of what is typed
+_GAP = "\0"  # a blank at which no line breaks
+
+
+def usage(command: Any) -> str:
+    """What follows the command's name: ``[OPTIONS] MODEL [PROMPT]``."""
+    names = []
+    for parameter in _arguments(command.params):
+        name = _argument(parameter)
+        names.append(name if parameter.required else f"[{name}]")
+    return " ".join(["[OPTIONS]", *names])
+
+
+def write_panels(command: Any, context: Any, formatter: Any) -> None:
+    """The arguments, and the options in their panels."""
+    parameters = command.get_params(context)
+    _section(formatter, "Arguments", [(_argument(p), _help(p, context)) for p in _arguments(parameters)])
+    options = [p for p in parameters if p.param_type_name == "option" and p.get_help_record(context)]
+    if not any(option.name in _PANELS["Sampling"] for option in options):  # the others have few
+        _section(formatter, "Options", [_row(p, context) for p in options])
+        return
+    for panel, found in _in_panels(options).items():
+        _section(formatter, panel, [_row(p, context) for p in found])
+
+
+def write_examples(name: str, formatter: Any) -> None:
+    """Some command lines to begin with."""
+    if name in EXAMPLES:
+        with formatter.section("Examples"):
+            for line in EXAMPLES[name]:
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+def _in_panels(options: list[Any]) -> dict[str, list[Any]]:
+    """The options by panel, in a panel in the order of the table."""
+    places = {name: (panel, i) for panel, names in _PANELS.items() for i, name in enumerate(names)}
+    rest = (list(_PANELS)[-1], len(places))
+    found: dict[str, list[Any]] = {panel: [] for panel in _PANELS}
+    for option in sorted(options, key=lambda option: places.get(option.name, rest)[1]):
+        found[places.get(option.name, rest)[0]].append(option)
+    return found
+
+
+def _arguments(parameters: Iterable[Any]) -> list[Any]:
+    return [p for p in parameters if p.param_type_name == "argument" and not getattr(p, "hidden", False)]
+
+
+def _argument(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _row(option: Any, context: Any) -> tuple[str, str]:
+    """What is typed, and what it means."""
+    typed = str(option.get_help_record(context)[0])
+    for pattern, kind in _KINDS.items():
+        typed = re.sub(pattern, kind, typed)
+    return re.sub(r"[\[<]([\w.-]+(?:\|[\w.-]+)+)[\]>]", r"\1", typed), _help(option, context)
+
+
+def _help(parameter: Any, context: Any) -> str:
+    record = parameter.get_help_record(context)
+    text = str(record[1]) if record else str(parameter.help or "")
+    text = _RANGE.sub("", text.replace("  [required]", ""))
+    return re.sub(r"default: \((.*?)\)\]", r"default: \1]", text)
+
+
+def _section(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
+    """Rows in two columns; no word and no default value is broken."""
+    if not rows:
+        return
+    indent = formatter.current_indent + 2
+    left = min(_LEFT, max(len(typed) for typed, _ in rows) + 2)
+    width = max(20, formatter.width - indent - left)
+    with formatter.section(title):
+        for typed, text in rows:
+            lines = _wrapped(text, width)
+            if len(typed) > left - 2:
+                lines.insert(0, "")
+            first, *others = lines or [""]
+            formatter.write(f"{'':{indent}}{typed:{left}}{first}".rstrip() + "\n")
+            for line in others:
+                formatter.write(f"{'':{indent + left}}{line}\n")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    def joined(found: re.Match[str]) -> str:
+        shown = found.group()
+        return shown.replace(" ", _GAP) if len(shown) <= width else shown
+
+    lines = textwrap.wrap(
+        _DEFAULT.sub(joined, " ".join(text.split())), width, break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace(_GAP, " ") for line in lines]
