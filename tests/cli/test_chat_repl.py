@@ -59,6 +59,7 @@ def loop(llm: LLM) -> Iterator[repl.Repl]:
             change=lambda talk, name: smollm2(),
             think="show",
             markdown=False,
+            wraps=False,
             json=False,
             keep=True,
         )
@@ -81,13 +82,18 @@ def test_an_answer_is_saved_while_it_comes(loop: repl.Repl, monkeypatch: pytest.
     assert loop.talk.messages == saved[-1]
 
 
-def test_ctrl_c_before_the_first_token_changes_nothing(loop: repl.Repl) -> None:
+def test_ctrl_c_before_the_first_token_changes_nothing(
+    loop: repl.Repl, capsys: pytest.CaptureFixture[str]
+) -> None:
     loop.run(Script("Count to ten."), interactive=True)
     before, used = copy.deepcopy(loop.talk.messages), loop.talk.used
     loop.files = [("note.txt", "text")]
+    capsys.readouterr()
     for line in ("!And then?", "!/regen", "!/edit Sing.", "!/continue"):
         loop.run(Script(line), interactive=True)
         assert (loop.talk.messages, loop.talk.used) == (before, used)
+        err = capsys.readouterr().err
+        assert err == "[interrupted before the first word: nothing has changed, Up brings it again]\n"
     assert loop.files
     loop.run(Script("/continue", "And then?"), interactive=True)
     assert [message["role"] for message in loop.talk.messages] == ["user", "assistant"] * 2

@@ -186,7 +186,7 @@ def test_ctrl_c_during_a_prompt_changes_nothing(tmp_path: Path) -> None:
         one.program.send("How many?\r")
         one.wait_for(r"\x1b\[\?2004l")
         one.program.sendintr()
-        one.wait_for("interrupted before the first word: nothing has changed; Up brings the message again")
+        one.wait_for("interrupted before the first word: nothing has changed, Up brings it again")
         used = int(re.findall(r"(\d+) / 8192 tokens", one.wait_for(r"\(\d+%\)"))[-1])
         assert 30 < used < 100
         shown = one.messages()

@@ -23,6 +23,7 @@ from llmgen.errors import LLMGenError, UsageError
 if TYPE_CHECKING:
     from llmgen.generation import GenerationResult
 
+_NOTHING_CAME = "[interrupted before the first word: nothing has changed, Up brings it again]"
 _SAVE_EVERY_S = 5.0
 """An answer that is being made is saved this often: what a crash or a power cut can cost."""
 
@@ -122,10 +123,10 @@ class Repl:
                     goes_on = line is not None and self._handle(line)
             except LLMGenError as error:
                 note(f"error: {visible(error)}")
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as interrupt:
                 if not self._interactive:
                     return INTERRUPTED
-                note("interrupted")
+                note(str(interrupt) or "interrupted")
         return int(self._failed and not self._interactive)
 
     def _read(self) -> str | None:
@@ -189,6 +190,9 @@ class Repl:
                 if stream is not None:
                     stream.close()
                 self._settle(before, stream.result if stream else None, error)
+                if stream is None and stop.is_set():  # the template was stopped, whatever it says
+                    self._leaving.leave_now()
+                    raise KeyboardInterrupt(_NOTHING_CAME) from None
                 self._unanswered(error)
                 raise
             self._settle(before, result)
@@ -258,7 +262,7 @@ class Repl:
             if not self._interactive:
                 raise KeyboardInterrupt
             if _is_nothing(result):
-                note("[interrupted before the first word: nothing has changed; Up brings the message again]")
+                note(_NOTHING_CAME)
             else:
                 note("[interrupted; /continue goes on]")
 
@@ -303,7 +307,8 @@ class Repl:
                 kept.prune()
         except (LLMGenError, OSError) as error:
             self.keeps = False
-            note(f"the conversation is not kept for --resume: {visible(error)}")
+            reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+            note(f"the conversation is not kept for --resume: {visible(reason)}")
 
     def load(self, path: Path) -> None:
         """Go on with a saved conversation."""
