@@ -47,7 +47,7 @@ class _LazyCommands(MutableMapping[str, Any]):
             raise KeyError(name)
         module = importlib.import_module(f"llmgen.cli.commands.{name}")
         if hasattr(module, "app"):  # a command that has commands of its own
-            return typer.main.get_command(module.app)
+            return typer.main.get_command(_with_volumes(module.app))
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         command = reading_texts(with_volume(module.command, quiet=name != "chat"))
         app.command(name, cls=Command, short_help=COMMANDS[name])(command)
@@ -63,6 +63,14 @@ class _LazyCommands(MutableMapping[str, Any]):
         raise TypeError("add a command to COMMANDS and a file to llmgen/cli/commands")
 
     __delitem__ = __setitem__  # type: ignore[assignment]
+
+
+def _with_volumes(app: typer.Typer) -> typer.Typer:
+    """Give a group and each of its commands ``--verbose`` and ``--quiet``."""
+    for entry in (app.registered_callback, *app.registered_commands):
+        if entry is not None and entry.callback is not None:
+            entry.callback = with_volume(entry.callback)
+    return app
 
 
 def _with_other_names(command: Any) -> Any:

@@ -43,7 +43,12 @@ class _Handler(logging.Handler):
 
 
 def with_volume(command: Callable[..., None], quiet: bool = True) -> Callable[..., None]:
-    """Give a command ``--verbose``, and ``--quiet`` where it can be, after its own options."""
+    """Give a command ``--verbose``, and ``--quiet`` where it can be, after its own options.
+
+    One that has them is returned as it is.
+    """
+    if "verbose" in inspect.signature(command).parameters:
+        return command
     hints = typing.get_type_hints(command, include_extras=True)
     own = [
         parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))

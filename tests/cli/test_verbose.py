@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tiny
-from llmgen.cli.app import COMMANDS
+from llmgen.cli.app import COMMANDS, _LazyCommands
 from program import llmgen
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_it(name: str) -> None:
-    assert "--verbose" in llmgen(name, "--help").stdout
+    command: Any = _LazyCommands()[name]
+    for each in (command, *getattr(command, "commands", {}).values()):
+        assert [p.name for p in each.params if "--verbose" in p.opts] == ["verbose"]
 
 
 def test_the_log_goes_to_stderr_with_times(tmp_path: Path) -> None:
