@@ -17,12 +17,19 @@ import pytest
 
 import models
 from engines import engine, in_chunks, one_by_one
+from llmgen import Tokenizer
 from llmgen.model import Model
+from naive import Oracle
+from naive.float32 import float32_copy
 from shared import DATA
 
 MARGIN = 0.6  # between the two best logits of the reference: what rounding must not turn around
 FOLLOWED = 44  # tokens of each of the reference's texts that ours must follow
 WORSE_THAN_LLAMA_CPP = 1.05  # ours counts rare tokens as one, which takes 4 % off
+TEXT = (
+    "The lighthouse stood at the end of the pier, and on clear nights its beam could be seen from 20 miles away. "
+    "Nobody knew who had built it: the records were lost in a fire, and those who remembered were gone."
+)
 FILES: dict[str, Callable[[], Path]] = {"smollm2": models.smollm2, "gemma3": models.gemma3}
 
 
@@ -112,6 +119,23 @@ def test_no_further_from_float32_than_llama_cpp(
     kl = mean_kl(reference, ours)
     print(f"{subject.name}, {run.__name__}: mean KL {kl:.5f}, llama.cpp {reference.llama_cpp_kl:.5f}")
     assert kl <= WORSE_THAN_LLAMA_CPP * reference.llama_cpp_kl
+
+
+def test_float32_is_within_1e_4_of_float64_on_every_logit(tmp_path: Path) -> None:
+    path = float32_copy(models.smollm2(), tmp_path / "f32.gguf")
+    tokens = Tokenizer.from_gguf(path).encode(TEXT)
+    assert len(tokens) >= 40
+    truth = Oracle(path).logits(tokens)
+    worst = {}
+    for kv_type in ("f32", "f16"):
+        with engine(path, n_threads=2, kv_type=kv_type) as model:
+            worst[kv_type] = [
+                float(np.abs(run(model, tokens) - truth).max()) for run in (run_prompt, run_tokens)
+            ]
+    path.unlink()  # half a gigabyte
+    print(f"largest error of any logit, by type of cache: {worst}")
+    assert max(worst["f32"]) <= 1e-4
+    assert min(worst["f16"]) > 1e-3  # the measure sees what a cache in float16 costs
 
 
 # --- greedy text ---

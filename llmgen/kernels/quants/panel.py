@@ -41,6 +41,7 @@ from llmgen.kernels.simd import (
 from llmgen.kernels.transpose import store_transposed_64
 
 _TILE = tile_type()
+_CHAIN = 32  # products in a row that one float sum takes up: the rounding of a sum grows with its length
 
 
 @intrinsic
@@ -262,6 +263,17 @@ def float_step(typing_context: Any, f: Any, weights: Any, x: Any, stride: Any) -
     return _TILE(_TILE, types.intp, types.intp, types.intp), generate
 
 
+@intrinsic
+def tile_sum(typing_context: Any, f: Any, g: Any) -> Any:
+    """f[t] + g[t] for all tokens."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        pairs = [(b.extract_value(args[0], t), b.extract_value(args[1], t)) for t in range(TOKENS)]
+        return context.make_tuple(b, _TILE, [b.fadd(x, y) for x, y in pairs])
+
+    return _TILE(_TILE, _TILE), generate
+
+
 def _make_float(quant: Any) -> Any:
     load1, size = quant.load1, quant.nbytes
 
@@ -283,8 +295,11 @@ def _make_float(quant: Any) -> Any:
             for t in range(0, tokens, TOKENS):
                 x = arg(args, at.x) + t * x_stride
                 f = zero_tile()
-                for k in range(n):
-                    f = float_step(f, scratch + 64 * k, x + 4 * k, x_stride)
+                for start in range(0, n, _CHAIN):
+                    part = zero_tile()
+                    for k in range(start, min(start + _CHAIN, n)):
+                        part = float_step(part, scratch + 64 * k, x + 4 * k, x_stride)
+                    f = tile_sum(f, part)
                 o = arg(args, at.out) + t * out_stride + 4 * row
                 for v in f:
                     if add:
