@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TextIO
+from typing import TextIO
 
 from llmgen.cli.output import is_quiet, say, visible
 from llmgen.errors import LLMGenError
@@ -170,22 +170,36 @@ def _prepare_streams() -> None:
     warnings.showwarning = _show_warning
 
 
-class _Output(io.FileIO):
-    """A stdout whose errors say that they are its own: they may come up anywhere."""
+class _Output(io.TextIOWrapper):
+    """A stdout whose errors say that they are its own: they may come up anywhere.
+
+    Only here, above the buffer: were a part below it written in Python, Ctrl-C could come
+    between the writing and the buffer's note of it, and the text would be written twice.
+    """
 
     @classmethod
-    def replacing(cls, stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    def replacing(cls, stream: io.TextIOWrapper) -> _Output:
         """The same stream over this; the first one stays open, since the interpreter has it, too."""
         stream.flush()
-        buffer = io.BufferedWriter(cls(stream.fileno(), "w", closefd=False))
-        return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+        buffer = io.BufferedWriter(io.FileIO(stream.fileno(), "w", closefd=False))
+        return cls(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
 
-    def write(self, data: Any) -> int | None:  # type: ignore[override]
-        try:
-            return super().write(data)
-        except OSError as error:
-            error.filename = _CANNOT_WRITE
-            raise
+    def write(self, text: str) -> int:
+        with _named():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _named():
+            super().flush()
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        error.filename = _CANNOT_WRITE
+        raise
 
 
 def _show_warning(
