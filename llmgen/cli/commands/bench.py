@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -263,12 +262,6 @@ def _begin(path: Path, file: GGUFFile, model: Model, plan: Plan, load_s: float) 
 
 def _watched(what: str, work: Callable[[], _T]) -> _T:
     """Do something while a terminal's stderr says what; the line is gone before results are written."""
-    with _status(what):
+    with Bar() as bar:
+        bar.say(visible(what))
         return work()
-
-
-@contextmanager
-def _status(what: str) -> Iterator[None]:
-    with Bar(visible(what)) as bar:
-        bar.update()
-        yield
