@@ -17,6 +17,7 @@ from llmgen.cli.chat.conversation import Conversation
 from llmgen.cli.chat.interrupts import Leaving, Stop
 from llmgen.cli.chat.joined import JoinedStream
 from llmgen.cli.chat.reading import Lines
+from llmgen.generation import GenerationResult
 from models import smollm2
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -136,6 +137,16 @@ def test_signals_to_leave_elsewhere_and_again() -> None:
             with pytest.raises(SystemExit):
                 signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_timeout_before_the_first_token_is_no_answer(
+    loop: repl.Repl, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = GenerationResult("", (), "timeout", 1, 0, finish_detail="timeout")
+    monkeypatch.setattr(loop, "_follow", lambda stream, stop: late)
+    assert loop.run(Script("Hi"), interactive=False) == 1
+    assert loop.talk.messages == []
+    assert capsys.readouterr().err == "[timeout before the first word: nothing has changed]\n"
 
 
 def test_a_first_message_that_gets_no_answer_leaves_no_file(loop: repl.Repl) -> None:
