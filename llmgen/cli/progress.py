@@ -8,7 +8,6 @@ reports, by no thread of its own: that would take time from the threads that com
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -156,8 +155,6 @@ def _cut(line: str) -> str:
 
 def _width() -> int:
     """The columns that a line may take: not the last one, behind which terminals break."""
-    try:
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError, AttributeError):
-        columns = 0
-    return max(1, min(columns or 80, _WIDEST) - 1)
+    from llmgen.cli.wrapping import terminal_size
+
+    return max(1, min(terminal_size(sys.stderr)[0], _WIDEST) - 1)
