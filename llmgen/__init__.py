@@ -12,19 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from llmgen.api import LLM
-    from llmgen.errors import (
-        ContextFullError,
-        DownloadError,
-        Interrupted,
-        KernelError,
-        LLMGenError,
-        ModelFileError,
-        TemplateError,
-        TokenizerError,
-        UnsupportedModelError,
-        UsageError,
-    )
-    from llmgen.generation import (
+    from llmgen.engine import (
         Answer,
         Batch,
         Beam,
@@ -37,6 +25,18 @@ if TYPE_CHECKING:
         Session,
         Timings,
         TokenLogprob,
+    )
+    from llmgen.errors import (
+        ContextFullError,
+        DownloadError,
+        Interrupted,
+        KernelError,
+        LLMGenError,
+        ModelFileError,
+        TemplateError,
+        TokenizerError,
+        UnsupportedModelError,
+        UsageError,
     )
     from llmgen.tokenizer import ChatTemplate, Tokenizer
 
@@ -73,7 +73,7 @@ _NAMES_IN = {
     "llmgen.api": "LLM",
     "llmgen.errors": """ContextFullError DownloadError Interrupted KernelError LLMGenError ModelFileError
         TemplateError TokenizerError UnsupportedModelError UsageError""",
-    "llmgen.generation": """Answer Batch Beam GenerationEvent GenerationResult GenerationStream Request
+    "llmgen.engine": """Answer Batch Beam GenerationEvent GenerationResult GenerationStream Request
         Sampler SamplingParams Session Timings TokenLogprob""",
     "llmgen.tokenizer": "ChatTemplate Tokenizer",
 }

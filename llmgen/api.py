@@ -13,23 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen import hub
+from llmgen.backends.cpu.model import Model
+from llmgen.engine.aio import stream_async
+from llmgen.engine.batch import MAX_SLOTS, Batch, generate_all
+from llmgen.engine.beams import Beam, BeamOptions, BeamSearch
+from llmgen.engine.cached import OnPrompt, Reuse
+from llmgen.engine.events import GenerationEvent, GenerationResult
+from llmgen.engine.prompt import Prompt, check_prompt, prompt_ids
+from llmgen.engine.requests import Answer, Request
+from llmgen.engine.session import Session
+from llmgen.engine.sessions import Sessions
+from llmgen.engine.stopping import Cancel
+from llmgen.engine.stream import Callback, GenerationStream
 from llmgen.errors import LLMGenError, UsageError
-from llmgen.generation.aio import stream_async
-from llmgen.generation.batch import MAX_SLOTS, Batch, generate_all
-from llmgen.generation.beams import Beam, BeamOptions, BeamSearch
-from llmgen.generation.cached import OnPrompt, Reuse
-from llmgen.generation.events import GenerationEvent, GenerationResult
-from llmgen.generation.params import SamplingParams, checked_params, option_named
-from llmgen.generation.prompt import Prompt, check_prompt, prompt_ids
-from llmgen.generation.requests import Answer, Request
-from llmgen.generation.rng import random_seed
-from llmgen.generation.session import Session
-from llmgen.generation.sessions import Sessions
-from llmgen.generation.stopping import Cancel
-from llmgen.generation.stream import Callback, GenerationStream
 from llmgen.gguf import GGUFFile
-from llmgen.model import Model
 from llmgen.model.config import ModelConfig
+from llmgen.sampling.params import SamplingParams, checked_params, option_named
+from llmgen.sampling.rng import random_seed
 from llmgen.tokenizer import ChatTemplate, Tokenizer, encode_chat, rendering_within
 from llmgen.tokenizer.model_text import ModelText
 from llmgen.tokenizer.plain import Message

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from llmgen.backends.cpu.model import Model
+from llmgen.engine import Sampler, SamplingParams
 from llmgen.errors import LLMGenError
-from llmgen.generation import Sampler, SamplingParams
 from llmgen.gguf import GGUFFile
-from llmgen.model import Model
 from llmgen.tokenizer import Tokenizer
 
 OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}

@@ -34,9 +34,9 @@ from neighbours import Neighbours
 from rich.console import Console
 from rich.table import Table
 
+from llmgen.backends.cpu.runtime.threads import usable_cores
 from llmgen.cli.benchmark import read_bandwidth, weight_bytes_per_token
 from llmgen.gguf import GGUFFile
-from llmgen.kernels.threads import usable_cores
 
 HERE = Path(__file__).resolve().parent
 FLASH = ("off", "on")

@@ -11,8 +11,8 @@ import numpy as np
 from side import serve
 
 import llmgen
+from llmgen.backends.cpu.model import Model
 from llmgen.gguf import GGUFFile
-from llmgen.model import Model
 
 
 class Ours:

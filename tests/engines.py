@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from llmgen.backends.cpu.model import Model
 from llmgen.gguf import GGUFFile
-from llmgen.model import Model
 
 
 @contextmanager

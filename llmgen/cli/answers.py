@@ -14,7 +14,7 @@ from llmgen.cli.progress import Bar, PromptBar, clear
 
 if TYPE_CHECKING:
     from llmgen import LLM
-    from llmgen.generation import (
+    from llmgen.engine import (
         Beam,
         BeamOptions,
         GenerationEvent,
@@ -46,8 +46,8 @@ def print_samples(
 
     After Ctrl-C or an error, what there was before it is printed; the error is raised again.
     """
-    from llmgen.generation import Request
-    from llmgen.generation.rng import random_seed
+    from llmgen.engine import Request
+    from llmgen.sampling.rng import random_seed
 
     seed = random_seed() if sampling.seed is None else sampling.seed
     requests = (Request(ids, sampling.with_(seed=(seed + i) % 2**64), i) for i in range(n))
@@ -112,7 +112,7 @@ def print_beams(
 
     After Ctrl-C or an error, what there was before it is printed; the error is raised again.
     """
-    from llmgen.generation import BeamSearch
+    from llmgen.engine import BeamSearch
 
     search = BeamSearch(llm.model, llm.tokenizer, ids, sampling, options, on_prompt=PromptBar())
     try:

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from llmgen.backends.cpu.memory import available_bytes
+from llmgen.backends.cpu.model import Model, Sequence
 from llmgen.gguf import GGUFFile
-from llmgen.model import Model, Sequence
-from llmgen.model.memory import available_bytes
 
 _READ_BYTES = 256 << 20  # per thread, as far as a quarter of the free memory goes: well beyond any cache
 _WARM_UP_TOKENS = 64
@@ -255,7 +255,7 @@ class Bench:
 
     def _first_token_and_sampler(self) -> dict[str, float]:
         """Seconds from a prompt to its first token, and what one call of the sampler takes of a step."""
-        from llmgen.generation import Sampler, SamplingParams
+        from llmgen.engine import Sampler, SamplingParams
 
         sampler = Sampler(SamplingParams(seed=0), self.model.config.vocab_size)
         prompt = self.tokens(self.plan.longest_prompt)

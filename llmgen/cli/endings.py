@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from llmgen.cli.output import note
 
 if TYPE_CHECKING:
-    from llmgen.generation import GenerationResult
+    from llmgen.engine import GenerationResult
 
 
 def cut_by(result: GenerationResult) -> str | None:

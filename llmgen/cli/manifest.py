@@ -21,11 +21,11 @@ from llmgen.cli.answers import SEPARATOR
 from llmgen.cli.config import ARGUMENTS, RUNS, Origin, given
 from llmgen.cli.output import note, print_json, say, visible
 from llmgen.errors import UsageError
-from llmgen.generation.params import SamplingParams, option_table
+from llmgen.sampling.params import SamplingParams, option_table
 
 if TYPE_CHECKING:
     from llmgen import LLM
-    from llmgen.generation import GenerationResult
+    from llmgen.engine import GenerationResult
 
 
 @dataclass(frozen=True)

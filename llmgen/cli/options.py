@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 
 from llmgen.errors import UsageError
-from llmgen.generation.params import OTHER_NAMES, Option, SamplingParams, option_named, option_table
+from llmgen.sampling.params import OTHER_NAMES, Option, SamplingParams, option_named, option_table
 
 THREADS_VARIABLE = "LLMGEN_THREADS"
 

@@ -24,7 +24,7 @@ from llmgen.cli.output import visible
 from llmgen.cli.templates import fitted
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.files import is_at
-from llmgen.generation.params import OTHER_NAMES, SamplingParams, option_named, option_table
+from llmgen.sampling.params import OTHER_NAMES, SamplingParams, option_named, option_table
 
 if TYPE_CHECKING:
     from llmgen import LLM

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from llmgen.cli.progress import clear
 
 if TYPE_CHECKING:
-    from llmgen.generation import GenerationEvent, GenerationResult
+    from llmgen.engine import GenerationEvent, GenerationResult
 
 
 class Stream(Protocol):

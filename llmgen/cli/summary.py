@@ -132,9 +132,9 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
     The forward pass is recorded once, which checks every tensor's shape and type;
     ``error`` says why the model cannot run.  Raises UsageError for options that no model takes.
     """
+    from llmgen.backends.cpu.model import dry_run
+    from llmgen.backends.cpu.runtime.threads import default_threads
     from llmgen.cli.versions import kernel_level
-    from llmgen.kernels.threads import default_threads
-    from llmgen.model import dry_run
 
     try:
         config, layout = dry_run(file, engine.n_ctx, engine.kv_type or "f16", engine.n_threads)

@@ -38,7 +38,7 @@ def cpu_name() -> str:
 def kernel_level() -> str:
     """Return the kernel level that would be used, or why there is none."""
     try:
-        from llmgen.kernels import cpu
+        from llmgen.backends.cpu.runtime import cpu
 
         return cpu.target().level
     except (ImportError, LLMGenError) as error:

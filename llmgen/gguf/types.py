@@ -1,7 +1,7 @@
 """The tensor types of ggml: their ids, and how many bytes a block of values takes.
 
 This is all the file reader needs to find a tensor's last byte; what the bytes
-mean is the business of ``llmgen.kernels``.
+mean is the business of ``llmgen.backends.cpu.kernels``.
 
 Source of ids and sizes: ``enum ggml_type`` in ggml/include/ggml.h and the block
 structs in ggml/src/ggml-common.h of llama.cpp.

@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
+from llmgen.backends.cpu.memory import Arena
 from llmgen.errors import UnsupportedModelError
 from llmgen.model.config import RopeScaling
-from llmgen.model.memory import Arena
 
 _STEP = 256  # positions added at a time
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from llmgen.backends.cpu.kernels.quants import TABLE, QuantKernels
 from llmgen.errors import UnsupportedModelError
 from llmgen.gguf import GGMLType, GGUFFile, TensorInfo
-from llmgen.kernels.quants import TABLE, QuantKernels
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def test_verbose_and_options_in_effect(tmp_path: Path) -> None:
 
 BREAKS = """
 import sys
-from llmgen.model import Model
+from llmgen.backends.cpu.model import Model
 decode, calls = Model.decode, []
 def failing(self, *args, **options):
     calls.append(1)

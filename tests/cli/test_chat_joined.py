@@ -9,7 +9,7 @@ import pytest
 import tiny
 from llmgen import Tokenizer
 from llmgen.cli.chat.joined import JoinedStream
-from llmgen.generation import GenerationEvent, GenerationResult
+from llmgen.engine import GenerationEvent, GenerationResult
 
 BYTE = 3  # the token of byte 0; each byte is a token here
 

@@ -17,7 +17,7 @@ from llmgen.cli.chat.conversation import Conversation
 from llmgen.cli.chat.interrupts import Leaving, Stop
 from llmgen.cli.chat.joined import JoinedStream
 from llmgen.cli.chat.reading import Lines
-from llmgen.generation import GenerationResult
+from llmgen.engine import GenerationResult
 from models import smollm2
 
 pytestmark = pytest.mark.usefixtures("compiled")

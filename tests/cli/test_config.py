@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from llmgen.cli.config import configurable, read_file, user_file
 from llmgen.cli.options import EngineOptions, model_options, sampling_options
 from llmgen.errors import UsageError
-from llmgen.generation.params import SamplingParams
+from llmgen.sampling.params import SamplingParams
 
 seen: list[Any] = []
 app = typer.Typer(rich_markup_mode=None)

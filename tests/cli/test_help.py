@@ -7,7 +7,7 @@ import re
 import pytest
 
 from llmgen.cli.app import ALIASES, COMMANDS
-from llmgen.generation.params import SAMPLER_NAMES, option_table
+from llmgen.sampling.params import SAMPLER_NAMES, option_table
 from program import llmgen
 
 PANELS = ("Model", "Prompt", "Sampling", "Output", "Advanced")

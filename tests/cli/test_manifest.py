@@ -14,7 +14,7 @@ import pytest
 import tiny
 from llmgen import __version__
 from llmgen.cli.manifest import sampling_values
-from llmgen.generation.params import SamplingParams
+from llmgen.sampling.params import SamplingParams
 from program import PROGRAM, environment, llmgen, refused
 
 pytestmark = pytest.mark.usefixtures("compiled")

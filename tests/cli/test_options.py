@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from llmgen.cli.options import EngineOptions, changed, model_options, sampling_options
 from llmgen.errors import UsageError
-from llmgen.generation.params import SamplingParams, option_table
+from llmgen.sampling.params import SamplingParams, option_table
 from program import llmgen, refused
 
 seen: list[Any] = []

@@ -99,7 +99,7 @@ def test_ctrl_c_reports_what_was_measured(tmp_path: Path) -> None:
 
 BREAKS = """
 import sys
-from llmgen.model import Model
+from llmgen.backends.cpu.model import Model
 prefill, calls = Model.prefill, []
 def failing(*args):
     calls.append(1)

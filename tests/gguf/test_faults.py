@@ -60,7 +60,7 @@ def test_pythons_fault_handler_stays_the_only_one(tmp_path: Path) -> None:
 
 
 def test_the_next_call_of_a_model_raises(tmp_path: Path) -> None:
-    from llmgen.model import Model
+    from llmgen.backends.cpu.model import Model
 
     path = tiny.write(tmp_path / "tiny.gguf")
     with GGUFFile.open(path) as file:

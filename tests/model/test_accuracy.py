@@ -18,7 +18,7 @@ import pytest
 import models
 from engines import engine, in_chunks, one_by_one
 from llmgen import Tokenizer
-from llmgen.model import Model
+from llmgen.backends.cpu.model import Model
 from naive import Oracle
 from naive.float32 import float32_copy
 from shared import DATA

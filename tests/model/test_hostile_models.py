@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import tiny
+from llmgen.backends.cpu.model import Model, config, dry_run, read_config
 from llmgen.errors import LLMGenError, UnsupportedModelError
 from llmgen.gguf import GGUFFile
-from llmgen.model import Model, config, dry_run, read_config
 from llmgen.tokenizer import Tokenizer
 
 NAN = float("nan")

@@ -15,7 +15,7 @@ MIB = 1 << 20
 def test_a_limit_of_the_process_is_a_limit(limit: str) -> None:
     code = (
         "import resource\n"
-        "from llmgen.model.memory import available_bytes\n"
+        "from llmgen.backends.cpu.memory import available_bytes\n"
         "free = available_bytes()\n"
         f"resource.setrlimit(resource.{limit}, (1 << 40, resource.RLIM_INFINITY))\n"
         "same = available_bytes()\n"

@@ -13,8 +13,8 @@ from llmgen.errors import ContextFullError, LLMGenError, UsageError
 
 if TYPE_CHECKING:
     from llmgen import LLM
-    from llmgen.generation import GenerationResult, SamplingParams
-    from llmgen.generation.stopping import Cancel
+    from llmgen.engine import GenerationResult, SamplingParams
+    from llmgen.engine.stopping import Cancel
     from llmgen.tokenizer import ChatTemplate, Part
 
 Message = dict[str, Any]

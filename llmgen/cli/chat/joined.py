@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llmgen.generation import GenerationEvent, GenerationResult, GenerationStream
+    from llmgen.engine import GenerationEvent, GenerationResult, GenerationStream
     from llmgen.tokenizer import Tokenizer
 
 

@@ -21,7 +21,7 @@ from llmgen.cli.streaming import follow
 from llmgen.errors import LLMGenError, UsageError
 
 if TYPE_CHECKING:
-    from llmgen.generation import GenerationResult
+    from llmgen.engine import GenerationResult
 
 _NOTHING_CAME = "[interrupted before the first word: nothing has changed, Up brings it again]"
 _SAVE_EVERY_S = 5.0

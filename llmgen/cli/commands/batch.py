@@ -26,11 +26,11 @@ from llmgen.cli.requests import Line, Reader, Source, failure, identity
 from llmgen.cli.sinks import Sink, file_target, open_sink
 from llmgen.cli.templates import TemplateOption, find_template
 from llmgen.errors import LLMGenError, UsageError
-from llmgen.generation.params import SamplingParams
+from llmgen.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from llmgen import LLM
-    from llmgen.generation import Answer, Request
+    from llmgen.engine import Answer, Request
 
 
 @configurable
@@ -156,7 +156,7 @@ class _Run:
 
     def _requests(self, source: Source, cancel: threading.Event) -> Iterator[Request]:
         """The requests of the lines that are to be done; bad lines are answered at once."""
-        from llmgen.generation import Request
+        from llmgen.engine import Request
 
         for line in source.lines():
             if cancel.is_set():  # there may be many lines without a request

@@ -21,9 +21,9 @@ from llmgen.cli.progress import Bar
 from llmgen.errors import LLMGenError, UsageError
 
 if TYPE_CHECKING:
+    from llmgen.backends.cpu.model import Model
     from llmgen.cli.benchmark import Bench, Plan, Run, Test
     from llmgen.gguf import GGUFFile
-    from llmgen.model import Model
 
 _T = TypeVar("_T")
 _MOST = 2**31 - 1
@@ -205,9 +205,9 @@ class _Work:
 
     def _measure(self, path: Path, threads: int | None) -> None:
         """Load the model with so many threads and run every test."""
+        from llmgen.backends.cpu.model import Model
         from llmgen.cli.benchmark import Bench
         from llmgen.gguf import GGUFFile
-        from llmgen.model import Model
 
         options: dict[str, Any] = {"kv_type": self.kv_type} if self.kv_type else {}
         with GGUFFile.open(path) as file:

@@ -20,7 +20,7 @@ from llmgen.cli.output import note, visible
 from llmgen.cli.plain import WrapOption
 from llmgen.cli.templates import TemplateOption, find_template
 from llmgen.errors import UsageError
-from llmgen.generation.params import SamplingParams
+from llmgen.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from llmgen import LLM

@@ -18,7 +18,7 @@ from llmgen.errors import LLMGenError, UsageError
 
 if TYPE_CHECKING:
     from llmgen import LLM
-    from llmgen.generation.perplexity import Perplexity, Window
+    from llmgen.engine.perplexity import Perplexity, Window
 
 _CONTEXT = 512
 _MOST_BYTES = 256 << 20
@@ -55,7 +55,7 @@ def command(
     Without --stride as llama.cpp's llama-perplexity does it: chunks of -c tokens side by
     side, of which the second half is scored. Ctrl-C prints the figure so far.
     """
-    from llmgen.generation.perplexity import check_window, windows
+    from llmgen.engine.perplexity import check_window, windows
 
     size = n_ctx or _CONTEXT
     check_window(size, stride)
@@ -94,7 +94,7 @@ def _read(file: Path) -> str:
 
 def _measure(llm: LLM, ids: list[int], parts: list[Window]) -> tuple[Perplexity | None, BaseException | None]:
     """The last figures, and what ended it early: they are worth as much then."""
-    from llmgen.generation.perplexity import measure
+    from llmgen.engine.perplexity import measure
 
     tokenizer = llm.tokenizer
     figures: Perplexity | None = None

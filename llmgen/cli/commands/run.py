@@ -29,11 +29,11 @@ from llmgen.cli.stdin import as_message, piped_text, typed_text
 from llmgen.cli.streaming import follow
 from llmgen.cli.templates import TemplateOption, find_template, fitted
 from llmgen.errors import LLMGenError, UsageError
-from llmgen.generation.params import SamplingParams
+from llmgen.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from llmgen import LLM
-    from llmgen.generation import BeamOptions, GenerationResult, GenerationStream
+    from llmgen.engine import BeamOptions, GenerationResult, GenerationStream
 
 
 @configurable
@@ -211,7 +211,7 @@ def _search(
         return None
     if samples > 1:
         raise UsageError("--samples draws at random and --beams does not; give one of them")
-    from llmgen.generation.beams import BeamOptions
+    from llmgen.engine.beams import BeamOptions
 
     return BeamOptions(beams, 1.0 if length_penalty is None else length_penalty, early_stopping)
 
@@ -224,7 +224,7 @@ def _stream(
     if prompt_cache is None:
         yield llm.stream(ids, sampling, on_prompt=PromptBar())
         return
-    from llmgen.model.cache_file import check_target, is_there
+    from llmgen.backends.cpu.cache_file import check_target, is_there
 
     found = is_there(prompt_cache)
     if not found:

@@ -53,8 +53,8 @@ def _warm(model: str, engine: EngineOptions) -> None:
     """Load one model, which compiles what is missing."""
     path = model_path(model)
 
+    from llmgen.backends.cpu.model import Model
     from llmgen.gguf import GGUFFile
-    from llmgen.model import Model
 
     with GGUFFile.open(path) as file, compiling() as progress:
         loaded = Model.load(file, **engine.given(), progress=progress)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from llmgen.backends.cpu.recorder import Recorder
 from llmgen.errors import UnsupportedModelError, shown
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import gemma, llama, olmo2, phi3, stablelm
 from llmgen.model.config import ModelConfig
-from llmgen.model.recorder import Recorder
 from llmgen.model.weights import Weights
 
 Build = Callable[[Recorder, Weights, ModelConfig], None]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from llmgen.backends.cpu.plan import Value
+from llmgen.backends.cpu.recorder import Recorder
 from llmgen.model.config import ModelConfig
-from llmgen.model.program import Value
-from llmgen.model.recorder import Recorder
 from llmgen.model.rope import RopeTable
 from llmgen.model.weights import Matrix, Vector, Weights
 

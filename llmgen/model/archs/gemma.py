@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from llmgen.backends.cpu.recorder import Recorder
 from llmgen.model.archs.blocks import (
     attention,
     embedding,
@@ -14,7 +15,6 @@ from llmgen.model.archs.blocks import (
     rope_table,
 )
 from llmgen.model.config import ModelConfig, RopeScaling
-from llmgen.model.recorder import Recorder
 from llmgen.model.rope import RopeTable
 from llmgen.model.weights import Weights
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from llmgen.backends.cpu.recorder import Recorder
 from llmgen.model.archs.blocks import (
     attention,
     embedding,
@@ -19,7 +20,6 @@ from llmgen.model.archs.blocks import (
     rope_table,
 )
 from llmgen.model.config import ModelConfig
-from llmgen.model.recorder import Recorder
 from llmgen.model.weights import Weights
 
 

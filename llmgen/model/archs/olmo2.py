@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from llmgen.backends.cpu.recorder import Recorder
 from llmgen.model.archs.blocks import attention, embedding, feed_forward, output_matrix, qkv, rope_table
 from llmgen.model.config import ModelConfig
-from llmgen.model.recorder import Recorder
 from llmgen.model.rope import RopeTable
 from llmgen.model.weights import Weights
 

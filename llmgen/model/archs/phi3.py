@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmgen.backends.cpu.recorder import Recorder
 from llmgen.model.archs.blocks import (
     attention,
     embedding,
@@ -11,7 +12,6 @@ from llmgen.model.archs.blocks import (
     rope_table,
 )
 from llmgen.model.config import ModelConfig
-from llmgen.model.recorder import Recorder
 from llmgen.model.weights import Weights
 
 

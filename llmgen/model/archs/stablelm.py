@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from llmgen.backends.cpu.plan import Value
+from llmgen.backends.cpu.recorder import Recorder
 from llmgen.model.archs.blocks import (
     attention,
     embedding,
@@ -12,8 +14,6 @@ from llmgen.model.archs.blocks import (
     rope_table,
 )
 from llmgen.model.config import ModelConfig
-from llmgen.model.program import Value
-from llmgen.model.recorder import Recorder
 from llmgen.model.weights import Weights
 
 

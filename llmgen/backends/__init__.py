@@ -1,0 +1,1 @@
+"""What computes: one folder a device.  The vocabulary they share is llmgen.model.ops."""

@@ -1,0 +1,262 @@
+"""A sequence's KV cache in a file, so that a long prompt is computed once.
+
+The format, all numbers little-endian:
+
+    8 bytes   b"LLMGENKV"
+    uint32    version of the format (VERSION)
+    uint32    bytes of the header
+    header    JSON: model (fingerprint), kv_type, n_tokens, n_prompt (leading tokens that were
+              computed as prompt), reached (see cache.Sequence), key_block, and for each layer
+              [kv heads, bytes of a head's keys per block, of its values, blocks kept]
+    int32 [n_tokens]   token ids
+    blocks    for each layer the filled key blocks of its heads, then the filled value blocks
+    32 bytes  SHA-256 of everything before
+
+The checksum finds damage, not malice: a file made by someone else can make the model
+say anything, as a changed model file could.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
+from llmgen.backends.cpu.model import Model
+from llmgen.backends.cpu.sequence import CacheLayout
+from llmgen.backends.cpu.sequence import Sequence as Cache
+from llmgen.errors import LLMGenError
+from llmgen.files import replacing
+from llmgen.gguf import GGUFFile
+
+MAGIC = b"LLMGENKV"
+VERSION = 1
+_START = struct.Struct("<8sII")
+_MOST_HEADER_BYTES = 1 << 20
+_SAMPLE_BYTES = 256
+_DIGEST_BYTES = 32
+
+
+def fingerprint(file: GGUFFile) -> str:
+    """Hash of a model: its hyperparameters, its tensors' names, types and shapes, and samples of each.
+
+    Fast for any size: three small pieces of every tensor are read.
+    """
+    digest = hashlib.sha256()
+    for key in sorted(file.metadata):
+        if key.startswith(f"{file.architecture}."):
+            value = file.metadata[key]
+            text = value.tobytes().hex() if isinstance(value, np.ndarray) else repr(value)
+            digest.update(f"{key}={text}\n".encode("utf-8", "replace"))
+    for tensor in file.tensors.values():
+        digest.update(f"{tensor.name} {tensor.type.name} {tensor.shape}\n".encode("utf-8", "replace"))
+        middle = tensor.nbytes // 2
+        for start in (0, middle, max(0, tensor.nbytes - _SAMPLE_BYTES)):
+            digest.update(tensor.data[start : start + _SAMPLE_BYTES].tobytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a file held besides the cache: the ids of its tokens, and how many were computed as prompt."""
+
+    tokens: list[int]
+    n_prompt: int
+
+
+def save(path: Path, model: Model, seq: Cache, tokens: Sequence[int], n_prompt: int) -> None:
+    """Write a sequence, whose tokens are ``tokens``, to ``path``: the whole file or nothing.
+
+    Raises LLMGenError where it cannot be written.
+    """
+    if len(tokens) != seq.length:
+        raise ValueError(f"{len(tokens)} token ids for a cache of {seq.length}")
+    header = json.dumps(
+        {
+            "model": model.fingerprint,
+            "kv_type": seq.layout.kv_type,
+            "n_tokens": seq.length,
+            "n_prompt": n_prompt,
+            "reached": seq.reached,
+            "key_block": KEY_BLOCK,
+            "layers": _layers(seq.layout),
+        }
+    ).encode()
+    with _replacing(path) as file:
+        digest = hashlib.sha256()
+        parts: list[bytes | memoryview] = [_START.pack(MAGIC, VERSION, len(header)), header]
+        parts.append(np.asarray(tokens, dtype="<i4").tobytes())
+        parts.extend(part.data for part in seq.filled())
+        for part in parts:
+            digest.update(part)
+            file.write(part)
+        file.write(digest.digest())
+
+
+def load(path: Path, model: Model, seq: Cache) -> Stored:
+    """Fill an empty sequence of ``model`` from a file.
+
+    Raises LLMGenError, with the sequence empty, where the file is not one of
+    this format and version, is damaged, or belongs to another model or KV type.
+    """
+    if reason := _no_file(path):  # opening a pipe would wait for its writer
+        raise LLMGenError(f"cannot read the prompt cache {path}: {reason}; give a file")
+    try:
+        with open(path, "rb") as file:
+            return _load(path, file, model, seq)
+    except BaseException as error:
+        seq.clear()
+        if isinstance(error, OSError):
+            raise LLMGenError(f"cannot read the prompt cache {path}: {error.strerror or error}") from error
+        raise
+
+
+def _load(path: Path, file: BinaryIO, model: Model, seq: Cache) -> Stored:
+    digest = hashlib.sha256()
+    header = _read_header(path, file, digest)
+    _check(path, header, model, seq.layout)
+    n_tokens, reached = header["n_tokens"], header["reached"]
+    seq.restore(n_tokens, reached)
+    filled = list(seq.filled())
+    expected = file.tell() + 4 * n_tokens + sum(len(part) for part in filled) + _DIGEST_BYTES
+    found = os.fstat(file.fileno()).st_size
+    if found != expected:
+        raise _damaged(path, f"it has {found} bytes, and {expected} were expected")
+    ids = _read(path, file, 4 * n_tokens, digest)
+    for part in filled:
+        if file.readinto(part.data) != len(part):  # type: ignore[attr-defined]
+            raise _damaged(path, "it ends early")
+        digest.update(part.data)
+    if file.read(_DIGEST_BYTES) != digest.digest():
+        raise _damaged(path, "its checksum is wrong")
+    tokens = np.frombuffer(ids, dtype="<i4").tolist()
+    if min(tokens) < 0 or max(tokens) >= model.config.vocab_size:
+        raise _damaged(path, "it has a token id that is not in the vocabulary")
+    return Stored(tokens, header["n_prompt"])
+
+
+def _layers(layout: CacheLayout) -> list[list[int]]:
+    return [[c.n_kv_heads, c.key_bytes, c.value_bytes, c.blocks] for c in layout.layers]
+
+
+def _read(path: Path, file: BinaryIO, n: int, digest: Any) -> bytes:
+    data = file.read(n)
+    if len(data) != n:
+        raise _damaged(path, "it ends early")
+    digest.update(data)
+    return data
+
+
+def _read_header(path: Path, file: BinaryIO, digest: Any) -> dict[str, Any]:
+    start = file.read(_START.size)
+    if not start.startswith(MAGIC) and not MAGIC.startswith(start):
+        raise LLMGenError(f"{path} is not a prompt cache of llmgen; give another name")
+    if len(start) < _START.size:
+        raise _damaged(path, "it ends early")
+    digest.update(start)
+    _, version, n_bytes = _START.unpack(start)
+    if version != VERSION:
+        raise _refused(path, f"its format has version {version}, and this llmgen reads version {VERSION}")
+    if n_bytes > _MOST_HEADER_BYTES:
+        raise _damaged(path, f"its header claims {n_bytes} bytes")
+    try:
+        header = json.loads(_read(path, file, n_bytes, digest))
+        numbers = [header[key] for key in ("n_tokens", "n_prompt", "reached", "key_block")]
+        texts = [header[key] for key in ("model", "kv_type")]
+        known = isinstance(header["layers"], list)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        known, numbers, texts = False, [], []
+    if not known or any(type(n) is not int for n in numbers) or any(type(t) is not str for t in texts):
+        raise _damaged(path, "its header cannot be read")
+    return dict(header)
+
+
+def _check(path: Path, header: dict[str, Any], model: Model, layout: CacheLayout) -> None:
+    """Refuse what does not belong to this model as it is opened now."""
+    if header["model"] != model.fingerprint:
+        raise _refused(path, "it was made with another model")
+    if header["kv_type"] != layout.kv_type:
+        raise _refused(
+            path, f"its KV type is {header['kv_type'][:20]}, and this run's {layout.kv_type} (--kv-type)"
+        )
+    n, reached = header["n_tokens"], header["reached"]
+    if not 1 <= n <= reached <= 1 << 40 or not 0 <= header["n_prompt"] <= n:
+        raise _damaged(path, "its header counts tokens wrongly")
+    if max(n, reached) > model.n_ctx:
+        raise _refused(path, f"it has {max(n, reached)} tokens, and the context holds {model.n_ctx} (-c)")
+    mine, filled = _layers(layout), -(-reached // KEY_BLOCK)
+    same = header["key_block"] == KEY_BLOCK and len(header["layers"]) == len(mine)
+    for its, own in zip(header["layers"], mine, strict=False):
+        same = same and isinstance(its, list) and len(its) == 4 and all(type(v) is int for v in its)
+        # a ring that has not been filled once lies the same whatever its size
+        same = same and its[:3] == own[:3] and (its[3] == own[3] or filled <= min(its[3], own[3]))
+    if not same:
+        raise _refused(path, "its cache is laid out otherwise, as with another context length (-c)")
+
+
+def _refused(path: Path, reason: str) -> LLMGenError:
+    return LLMGenError(
+        f"the prompt cache {path} cannot be used: {reason}; remove the file, or give another name"
+    )
+
+
+def _damaged(path: Path, reason: str) -> LLMGenError:
+    return LLMGenError(f"the prompt cache {path} is damaged: {reason}; remove the file")
+
+
+def _no_file(path: Path) -> str:
+    """Why what is at ``path`` cannot be a prompt cache; empty where it can, or where nothing is."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return ""
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # endless links, a name that cannot be, a folder that nobody may see
+        return getattr(error, "strerror", None) or str(error)
+    if stat.S_ISDIR(mode):
+        return "it is a folder"
+    return "" if stat.S_ISREG(mode) else "it is a pipe or a device"
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file to load; an empty one, as mktemp makes, is as good as none."""
+    return not _no_file(path) and os.path.exists(path) and os.path.getsize(path) > 0
+
+
+def check_target(path: Path) -> None:
+    """Refuse a place where no prompt cache can be, before a long prompt is computed for it.
+
+    Raises LLMGenError: a folder, a device or a pipe, or a folder that cannot be written.
+    """
+    reason = _no_file(path)  # a device would be replaced by a file
+    if not reason:
+        folder = path.resolve().parent  # behind links: they stay, and what they lead to is written
+        if not folder.is_dir():
+            reason = "there is no such folder"
+        elif not os.access(folder, os.W_OK):
+            reason = "its folder cannot be written"
+    if reason:
+        raise LLMGenError(f"cannot write the prompt cache {path}: {reason}; give another name")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of ``path`` when it is complete; a link stays a link."""
+    check_target(path)
+    try:
+        with replacing(path.resolve()) as file:
+            yield file
+    except OSError as error:
+        raise LLMGenError(f"cannot write the prompt cache {path}: {error.strerror or error}") from error

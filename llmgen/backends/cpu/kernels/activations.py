@@ -1,0 +1,214 @@
+"""Activations as the matrix kernels want them: integers with a scale per 32 values, or float32.
+
+d = max|x| / 127, q = round(x / d) to the nearest even, e = d * sum(q).  The same
+numbers go into every format (layout.RECORDS, layout.TILE_BLOCK) but "int16", which
+has 16 bits (d = max|x| / 32767): signed 8-bit weights are widened anyway, so with
+them twice the precision of the activations costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from llmgen.backends.cpu.kernels.abi import (
+    RUN_OUTPUT_ROWS,
+    RUN_TOKENS,
+    arg,
+    inline,
+    run_field,
+    share,
+    step,
+)
+from llmgen.backends.cpu.kernels.arguments import Quantize, Tiles, places
+from llmgen.backends.cpu.kernels.layout import (
+    RECORDS,
+    TILE_BLOCK,
+    TILE_D,
+    TILE_E,
+    TILE_E0,
+    TILE_E1,
+    TILE_NEG,
+    TILE_TOKENS,
+)
+from llmgen.backends.cpu.kernels.simd import (
+    absolute,
+    i16x16,
+    join_i8x16,
+    load_f32,
+    load_f32x16,
+    load_i64,
+    max_f32x16,
+    maximum,
+    nearest,
+    shuffle,
+    splat,
+    store_f32,
+    store_f32x16,
+    store_i8x32,
+    store_i16x16,
+    store_i32,
+    sum_i32x16,
+    to_i8,
+    to_i16,
+    to_int,
+    zero_f32x16,
+    zero_i32x16,
+)
+from llmgen.backends.cpu.kernels.transpose import store_transposed_32
+
+_127 = np.float32(127.0)
+
+
+@inline
+def quantize32(x, largest):  # type: ignore[no-untyped-def]
+    """32 floats at x -> (q of the first 16 as i32x16, of the last 16, d), |q| <= largest; a NaN ends up in d."""
+    a0, a1 = load_f32x16(x), load_f32x16(x + 64)
+    top = max_f32x16(maximum(absolute(a0), absolute(a1)))
+    inverse = splat(largest / top if top > 0 else np.float32(0.0))
+    return to_int(nearest(a0 * inverse)), to_int(nearest(a1 * inverse)), top / largest
+
+
+_INT8, _INT8_SUPER, _INT16 = (RECORDS[kind].nbytes for kind in ("int8", "int8_super", "int16"))
+
+
+@inline
+def put_int8(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
+    p = rec + block * _INT8
+    store_i8x32(p, join_i8x16(to_i8(q0), to_i8(q1)))
+    store_f32(p + 32, d)
+    store_f32(p + 36, d * np.float32(sum_i32x16(q0 + q1)))
+
+
+evens_first = shuffle(i16x16, [*range(0, 16, 2), *range(1, 16, 2)])
+
+
+@inline
+def put_int16(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
+    p = rec + block * _INT16
+    store_i16x16(p, evens_first(to_i16(q0)))
+    store_i16x16(p + 32, evens_first(to_i16(q1)))
+    store_f32(p + 64, d)
+
+
+@inline
+def put_int8_super(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
+    p = rec + (block >> 3) * _INT8_SUPER
+    k = block & 7
+    store_i8x32(p + 32 * k, join_i8x16(to_i8(q0), to_i8(q1)))
+    s0, s1 = np.float32(sum_i32x16(q0)), np.float32(sum_i32x16(q1))
+    at = p + 256 + 4 * (k + (k & 4))  # [d0..3 e0..3 d4..7 e4..7]
+    store_f32(at, d)
+    store_f32(at + 16, d * (s0 + s1))
+    store_f32(p + 320 + 8 * k, d)
+    store_f32(p + 324 + 8 * k, d)
+    store_f32(p + 384 + 8 * k, d * s0)
+    store_f32(p + 388 + 8 * k, d * s1)
+
+
+at, tiles_at = places(Quantize), places(Tiles)
+
+
+@inline
+def columns_of(args, thread, n_threads):  # type: ignore[no-untyped-def]
+    """The columns [first, last) that this thread quantizes: all of them, or with ``split`` its share."""
+    n = run_field(arg(args, at.run), arg(args, at.count))
+    if arg(args, at.split):
+        return share(n, thread, n_threads)
+    return 0, n
+
+
+@inline
+def source_of(args, column):  # type: ignore[no-untyped-def]
+    """Address of the column's activations; with ``gather`` the columns are the tokens that want logits."""
+    row = column
+    if arg(args, at.gather):
+        row = load_i64(run_field(arg(args, at.run), RUN_OUTPUT_ROWS) + 8 * column)
+    return arg(args, at.x) + row * arg(args, at.x_stride)
+
+
+def _quantizer(put: Any, largest: int) -> Any:
+    top = np.float32(largest)
+
+    def quantize(args: int, thread: int, n_threads: int) -> None:
+        """Blocks first..last of 32 activations into records; blocks from ``real`` on do not exist and become zero."""
+        first, last = columns_of(args, thread, n_threads)
+        for column in range(first, last):
+            x = source_of(args, column)
+            out = arg(args, at.out) + column * arg(args, at.out_stride)
+            for block in range(arg(args, at.first), arg(args, at.last)):
+                if block < arg(args, at.real):
+                    q0, q1, d = quantize32(x + 128 * block, top)
+                    put(out, block, q0, q1, d)
+                else:
+                    put(out, block, zero_i32x16(), zero_i32x16(), np.float32(0.0))
+
+    return step(quantize)
+
+
+int8, int8_super = _quantizer(put_int8, 127), _quantizer(put_int8_super, 127)
+int16 = _quantizer(put_int16, 32767)
+
+
+def _copy(args: int, thread: int, n_threads: int) -> None:
+    """Floats first..last as they are, and zeros from ``real`` on; ``last`` is a multiple of 16."""
+    first, last = columns_of(args, thread, n_threads)
+    n = arg(args, at.real)
+    for column in range(first, last):
+        x = source_of(args, column)
+        out = arg(args, at.out) + column * arg(args, at.out_stride)
+        for i in range(arg(args, at.first), arg(args, at.last), 16):
+            if i + 16 <= n:
+                store_f32x16(out + 4 * i, load_f32x16(x + 4 * i))
+            else:
+                store_f32x16(out + 4 * i, zero_f32x16())
+                for k in range(i, n):
+                    store_f32(out + 4 * k, load_f32(x + 4 * k))
+
+
+float32 = step(_copy)
+
+
+@step
+def tiles(args: int, thread: int, n_threads: int) -> None:
+    """Prompt tokens, f32 -> tiles of eight tokens (layout.TILE_BLOCK); each thread its own tiles.
+
+    Tokens behind the last are whatever the buffer holds.
+    """
+    blocks = arg(args, tiles_at.blocks)
+    n_tiles = (run_field(arg(args, tiles_at.run), RUN_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS
+    first, last = share(n_tiles, thread, n_threads)
+    for tile in range(first, last):
+        stride = arg(args, tiles_at.x_stride)
+        x = arg(args, tiles_at.x) + tile * TILE_TOKENS * stride
+        out = arg(args, tiles_at.out) + tile * blocks * TILE_BLOCK
+        for _ in range(blocks):
+            store_transposed_32(
+                out,
+                (
+                    _token(x, out, 0),
+                    _token(x + stride, out, 4),
+                    _token(x + 2 * stride, out, 8),
+                    _token(x + 3 * stride, out, 12),
+                    _token(x + 4 * stride, out, 16),
+                    _token(x + 5 * stride, out, 20),
+                    _token(x + 6 * stride, out, 24),
+                    _token(x + 7 * stride, out, 28),
+                ),
+            )
+            x += 128
+            out += TILE_BLOCK
+
+
+@inline
+def _token(x, out, lane):  # type: ignore[no-untyped-def]
+    """32 activations of one token -> i8x32; scale and sums go to the token's lane of the block at out."""
+    q0, q1, d = quantize32(x, _127)
+    s0, s1 = sum_i32x16(q0), sum_i32x16(q1)
+    store_f32(out + TILE_D + lane, d)
+    store_f32(out + TILE_E + lane, d * np.float32(s0 + s1))
+    store_f32(out + TILE_E0 + lane, d * np.float32(s0))
+    store_f32(out + TILE_E1 + lane, d * np.float32(s1))
+    store_i32(out + TILE_NEG + lane, -(s0 + s1))
+    return join_i8x16(to_i8(q0), to_i8(q1))

@@ -1,0 +1,271 @@
+"""The arguments of every step: what a program's table holds, by name.
+
+A step is a kernel and one of these tables.  The recorder (backends/cpu/recorder.py) fills it
+in by name, which refuses what is missing or unknown; the kernel finds an argument at
+its place, which is the table's order:
+
+    at = places(Norm)  ...  arg(args, at.n), arg_f64(args, at.eps)
+
+An argument is a 64-bit integer, an address, or (here ``float``) the bits of a float64.
+Strides are bytes from one token to the next, addresses are of float32 [tokens][n],
+where nothing else is said.  The same words mean the same everywhere:
+
+    run      address of the control block (layout.FIELDS)
+    count    which of its fields says how many tokens there are, in bytes from ``run``
+    split    0: each thread takes all tokens; 1: its own
+    first, last   the part [first, last) that this thread takes
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+
+class Embed(NamedTuple):
+    """quants.rows: out[token] = scale * weights[id of the token]."""
+
+    weights: Any
+    row_bytes: Any
+    blocks: Any  # of a row
+    block: Any  # weights of a block
+    out: Any
+    out_stride: Any
+    n: Any  # weights of a row
+    scale: float
+    split: Any
+    run: Any
+
+
+class Norm(NamedTuple):
+    """norms: heads first..last of n values each; a token's whole width is one head."""
+
+    x: Any
+    x_stride: Any
+    out: Any
+    out_stride: Any
+    weight: Any  # float32 [n], or a row per head
+    weight_stride: Any  # bytes from one head's row to the next; 0: one row for all heads
+    bias: Any  # float32 [n], or 0; layer_norm only
+    n: Any
+    first: Any
+    last: Any
+    split: Any
+    run: Any
+    eps: float
+
+
+class Rope(NamedTuple):
+    """rope: heads first..last, in place."""
+
+    x: Any
+    x_stride: Any
+    first: Any
+    last: Any
+    head_dim: Any
+    n_rot: Any  # values of a head that are rotated
+    neox: Any  # 1: pairs lie half of n_rot apart; 0: side by side
+    table: Any  # float32 [positions][2][n_rot]: cosines, signed sines
+    scale: float
+    token_scale: Any  # 0, or one more factor for each position: float32 [positions]
+    split: Any
+    run: Any
+
+
+class Store(NamedTuple):
+    """cache: the keys and values of kv heads first..last."""
+
+    k: Any
+    k_stride: Any
+    v: Any
+    v_stride: Any
+    first: Any
+    last: Any
+    head_dim: Any
+    k_at: Any  # bytes from the sequence's cache to this layer's keys
+    v_at: Any  # ... and values
+    blocks: Any  # key blocks that the layer keeps
+    split: Any
+    run: Any
+
+
+class Attend(NamedTuple):
+    """attention: both roles.  Generated tokens leave row states, which ``Combine`` merges."""
+
+    q: Any
+    q_stride: Any
+    n_kv: Any  # key/value heads
+    group: Any  # query heads of each
+    head_dim: Any
+    k_at: Any  # bytes from a sequence's cache to this layer's keys
+    v_at: Any  # ... and values
+    blocks: Any  # key blocks that the layer keeps
+    window: Any  # keys that a query sees
+    cap: float  # soft cap of the scores, or 0
+    out: Any  # tiles: float32 [tokens][heads * head_dim]; blocks: row states [tokens][n_kv][blocks seen][group]
+    out_stride: Any
+    scratch: Any  # see attention.py
+    run: Any
+
+
+class Combine(NamedTuple):
+    """attention:combine: the row states of each query head -> its result."""
+
+    n_kv: Any
+    group: Any
+    head_dim: Any
+    window: Any
+    states: Any  # Attend.out
+    states_stride: Any
+    out: Any  # float32 [tokens][heads * head_dim]
+    out_stride: Any
+    run: Any
+
+
+class Binary(NamedTuple):
+    """pointwise: out = f(x, y)."""
+
+    x: Any
+    x_stride: Any
+    y: Any
+    y_stride: Any  # 0: one row for all tokens
+    out: Any
+    out_stride: Any
+    n: Any  # values of a token that this thread takes
+    split: Any
+    run: Any
+
+
+class Copy(NamedTuple):
+    """pointwise:copy: out = x."""
+
+    x: Any
+    x_stride: Any
+    out: Any
+    out_stride: Any
+    n: Any
+    split: Any
+    run: Any
+
+
+class AddRow(NamedTuple):
+    """pointwise:add_row: x += y, in place."""
+
+    x: Any
+    x_stride: Any
+    y: Any  # float32 [n]
+    n: Any
+    run: Any
+    count: Any
+
+
+class Softcap(NamedTuple):
+    """pointwise:softcap: x = cap * tanh(x / cap), in place."""
+
+    x: Any
+    x_stride: Any
+    n: Any
+    cap: float
+    run: Any
+    count: Any
+
+
+class Quantize(NamedTuple):
+    """activations: into records (layout.RECORDS).
+
+    first, last and real count blocks of 32 activations, for the float format single values.
+    """
+
+    x: Any
+    x_stride: Any
+    out: Any
+    out_stride: Any
+    first: Any
+    last: Any
+    real: Any  # from here on there is nothing, and zeros are written
+    gather: Any  # 1: take the tokens that want logits; 0: all
+    split: Any
+    run: Any
+    count: Any
+
+
+class Tiles(NamedTuple):
+    """activations:tiles: into tiles of eight tokens (layout.TILE_BLOCK)."""
+
+    x: Any
+    x_stride: Any
+    out: Any
+    blocks: Any  # of 32 activations in a token
+    run: Any
+
+
+class Matvec(NamedTuple):
+    """quants.matvec: rows first..last of a matrix times generated tokens."""
+
+    weights: Any
+    row_bytes: Any
+    first: Any
+    last: Any
+    tail_row: Any  # this row, or -1 ...
+    tail_address: Any  # ... is read here, where bytes behind it may be read too
+    x: Any  # records
+    x_stride: Any
+    steps: Any  # whole steps of the kernel in a row
+    tail: Any  # blocks behind them
+    out: Any
+    out_stride: Any
+    run: Any
+    count: Any
+    scratch: Any  # MAX_COLUMNS * COLUMN_SUMS bytes
+
+
+class Panel(NamedTuple):
+    """quants.panel: panels first..last of 16 rows times prompt tokens."""
+
+    weights: Any
+    row_bytes: Any
+    first: Any
+    last: Any
+    tail_row: Any  # as in Matvec
+    tail_address: Any
+    x: Any  # tiles; for float weights float32
+    blocks: Any  # of a row; for float weights single weights
+    out: Any
+    out_stride: Any
+    scratch: Any  # one unpacked panel
+    add: Any  # 1: add to out; 0: write it
+    run: Any
+    rows: Any  # of the matrix
+    x_stride: Any  # for float weights
+    groups: Any  # QuantKernels.groups
+
+
+TABLES: dict[str, type[Any]] = {
+    "activations": Quantize,
+    "activations:tiles": Tiles,
+    "attention": Attend,
+    "attention:combine": Combine,
+    "cache": Store,
+    "norms": Norm,
+    "pointwise": Binary,
+    "pointwise:add_row": AddRow,
+    "pointwise:copy": Copy,
+    "pointwise:softcap": Softcap,
+    "quants.matvec": Matvec,
+    "quants.panel": Panel,
+    "quants.rows": Embed,
+    "rope": Rope,
+}
+"""By kernel; by file for all its other kernels."""
+
+
+def table_of(kernel: str) -> type[Any]:
+    """The table of a kernel's arguments."""
+    return TABLES.get(kernel) or TABLES[kernel.split(":")[0]]
+
+
+Table = TypeVar("Table", bound=NamedTuple)
+
+
+def places(table: type[Table]) -> Table:
+    """The place of each argument in its table, under its name."""
+    return table._make(range(len(table._fields)))

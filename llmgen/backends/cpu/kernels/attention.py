@@ -1,0 +1,231 @@
+"""Scaled dot-product attention over the cache, in blocks of 64 keys that start at position 0.
+
+Rows (attention_rows.py) of one key/value head, which are a group of query heads, times a
+tile of tokens in a prompt, share the keys they read.  Blocks are the same whoever computes
+them, so the result depends neither on the threads nor on how a prompt is cut.  Memory is
+a few kilobytes a thread.
+
+Scratch: the scores of SCORE_ROWS rows; for a prompt behind them the queries of a tile and
+kv head, f32 [tokens][group][head_dim], and the states of these rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from llmgen.backends.cpu.kernels.abi import (
+    RUN_CACHES,
+    RUN_POSITIONS,
+    RUN_TOKENS,
+    arg,
+    arg_f64,
+    inline,
+    run_field,
+    share,
+    step,
+)
+from llmgen.backends.cpu.kernels.arguments import Attend, Combine, places
+from llmgen.backends.cpu.kernels.attention_rows import (
+    clear_rows,
+    merge_row,
+    over_block_of,
+    state_size,
+    width_of,
+    write_row,
+)
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, SCORE_ROWS, TILE_TOKENS
+from llmgen.backends.cpu.kernels.pointwise import copy_floats
+from llmgen.backends.cpu.kernels.simd import load_i64
+
+at, combine_at = places(Attend), places(Combine)
+
+
+@inline
+def first_block(position, window):  # type: ignore[no-untyped-def]
+    """The first key block that a token sees."""
+    return max(0, position + 1 - window) // KEY_BLOCK
+
+
+UNIT = 8
+"""What a block costs beside its keys, in keys."""
+
+
+@inline
+def head_work(position, window):  # type: ignore[no-untyped-def]
+    """Keys that a token's kv head reads, and what their blocks cost beside."""
+    first = first_block(position, window)
+    return position + 1 - first * KEY_BLOCK + UNIT * (position // KEY_BLOCK + 1 - first)
+
+
+@inline
+def same_cache(run, first, last):  # type: ignore[no-untyped-def]
+    """How many of the run's tokens from ``first`` on, before ``last``, are of one sequence."""
+    caches = run_field(run, RUN_CACHES)
+    t = first + 1
+    while t < last and load_i64(caches + 8 * t) == load_i64(caches + 8 * first):
+        t += 1
+    return t - first
+
+
+def _make(size: int) -> tuple[Any, Any]:
+    """The steps for generated and for prompt tokens, with a cache of values of ``size`` bytes."""
+
+    @inline
+    def keys_values(args, base, h, block):  # type: ignore[no-untyped-def]
+        """Where the keys and the values of a block of kv head h lie; base: the sequence's cache."""
+        blocks = arg(args, at.blocks)
+        head_dim = arg(args, at.head_dim)
+        slot = (h * blocks + block % blocks) * KEY_BLOCK
+        keys = base + arg(args, at.k_at) + slot * head_dim * size
+        return keys, base + arg(args, at.v_at) + slot * width_of(head_dim) * size
+
+    @inline
+    def following(args, t, h, block, first, last):  # type: ignore[no-untyped-def]
+        """The keys and values read after a block of token t, which sees first..last; behind the last, these again."""
+        run = arg(args, at.run)
+        base = load_i64(run_field(run, RUN_CACHES) + 8 * t)
+        if block < last:
+            block += 1
+        elif h + 1 < arg(args, at.n_kv):
+            h += 1
+            block = first
+        elif t + 1 < run_field(run, RUN_TOKENS):
+            base = load_i64(run_field(run, RUN_CACHES) + 8 * (t + 1))
+            h = 0
+            block = first_block(load_i64(run_field(run, RUN_POSITIONS) + 8 * (t + 1)), arg(args, at.window))
+        return keys_values(args, base, h, block)
+
+    def over(asks: bool) -> Any:
+        over_block = over_block_of(size, asks)
+
+        @inline
+        def attend(args, where, block, low, high, n, q, scores, state):  # type: ignore[no-untyped-def]
+            """n rows at positions low..high over a block of keys; where: see ``over_block``."""
+            head_dim = arg(args, at.head_dim)
+            window = arg(args, at.window)
+            start = block * KEY_BLOCK
+            first_key = max(0, low + 1 - window - start)
+            n_keys = min(high + 1 - start, KEY_BLOCK)
+            cap = np.float32(arg_f64(args, at.cap))
+            over_block(n, q, where, scores, state, start, first_key, n_keys, head_dim, window, cap)
+
+        return attend
+
+    attend_asking, attend_only = over(True), over(False)
+
+    def attend_blocks(args: int, thread: int, n_threads: int) -> None:
+        """Generated tokens: every (token, kv head, key block) is a unit of work; its row states go to out.
+
+        out: row states [token][kv head][block][group], block 0 the first that the token sees.  A thread takes
+        units that follow each other, about as many keys as the others.
+        """
+        run = arg(args, at.run)
+        group = arg(args, at.group)
+        head_dim = arg(args, at.head_dim)
+        n_kv = arg(args, at.n_kv)
+        window = arg(args, at.window)
+        state_bytes = state_size(head_dim)
+        out_stride = arg(args, at.out_stride)
+        head_stride = out_stride // n_kv
+        n_tokens = run_field(run, RUN_TOKENS)
+        work = 0
+        for t in range(n_tokens):
+            work += n_kv * head_work(load_i64(run_field(run, RUN_POSITIONS) + 8 * t), window)
+        begin, end = share(work, thread, n_threads)
+        done = 0
+        for t in range(n_tokens):
+            position = load_i64(run_field(run, RUN_POSITIONS) + 8 * t)
+            base = load_i64(run_field(run, RUN_CACHES) + 8 * t)
+            first, last = first_block(position, window), position // KEY_BLOCK
+            for h in range(n_kv):
+                q = arg(args, at.q) + t * arg(args, at.q_stride) + 4 * h * group * head_dim
+                states = arg(args, at.out) + t * out_stride + h * head_stride
+                for block in range(first, last + 1):
+                    here = done
+                    done += min(position + 1 - block * KEY_BLOCK, KEY_BLOCK) + UNIT
+                    if here < begin or here >= end:
+                        continue
+                    k, v = keys_values(args, base, h, block)
+                    k_next, v_next = following(args, t, h, block, first, last)
+                    where = (k, v, k_next, v_next)
+                    state = states + (block - first) * group * state_bytes
+                    clear_rows(state, group, position, head_dim)
+                    scores = arg(args, at.scratch)
+                    attend_asking(args, where, block, position, position, group, q, scores, state)
+
+    def attend_tiles(args: int, thread: int, n_threads: int) -> None:
+        """Prompt tokens: a unit of work is a tile of eight tokens times one kv head, over all its blocks.
+
+        The tokens of a sequence lie side by side; a tile may hold the end of one and the beginning of others.
+        """
+        run = arg(args, at.run)
+        group = arg(args, at.group)
+        head_dim = arg(args, at.head_dim)
+        state_bytes = state_size(head_dim)
+        n_tokens = run_field(run, RUN_TOKENS)
+        scores = arg(args, at.scratch)
+        queries = scores + SCORE_ROWS * KEY_BLOCK * 4
+        state = queries + TILE_TOKENS * group * head_dim * 4
+        unit = 0
+        for tile in range(0, n_tokens, TILE_TOKENS):
+            for h in range(arg(args, at.n_kv)):
+                unit += 1
+                if unit % n_threads != thread:
+                    continue
+                t0 = tile
+                while t0 < min(tile + TILE_TOKENS, n_tokens):
+                    count = same_cache(run, t0, min(tile + TILE_TOKENS, n_tokens))
+                    base = load_i64(run_field(run, RUN_CACHES) + 8 * t0)
+                    low = load_i64(run_field(run, RUN_POSITIONS) + 8 * t0)
+                    high = low + count - 1
+                    for t in range(count):
+                        q = arg(args, at.q) + (t0 + t) * arg(args, at.q_stride) + 4 * h * group * head_dim
+                        copy_floats(q, queries + 4 * t * group * head_dim, group * head_dim)
+                        clear_rows(state + t * group * state_bytes, group, low + t, head_dim)
+                    for block in range(first_block(low, arg(args, at.window)), high // KEY_BLOCK + 1):
+                        k, v = keys_values(args, base, h, block)
+                        where = (k, v, k, v)
+                        attend_only(args, where, block, low, high, count * group, queries, scores, state)
+                    for t in range(count):
+                        out = (
+                            arg(args, at.out) + (t0 + t) * arg(args, at.out_stride) + 4 * h * group * head_dim
+                        )
+                        for g in range(group):
+                            write_row(state + (t * group + g) * state_bytes, out + 4 * g * head_dim, head_dim)
+                    t0 += count
+
+    return step(attend_blocks), step(attend_tiles)
+
+
+blocks_f16, tiles_f16 = _make(2)
+blocks_f32, tiles_f32 = _make(4)
+
+
+@step
+def combine(args: int, thread: int, n_threads: int) -> None:
+    """Row states of all blocks, in order -> out; a unit of work is one query head of one token."""
+    run = arg(args, combine_at.run)
+    group = arg(args, combine_at.group)
+    head_dim = arg(args, combine_at.head_dim)
+    state_bytes = state_size(head_dim)
+    heads = arg(args, combine_at.n_kv) * group
+    head_stride = arg(args, combine_at.states_stride) // arg(args, combine_at.n_kv)
+    start, stop = share(run_field(run, RUN_TOKENS) * heads, thread, n_threads)
+    for unit in range(start, stop):
+        t, head = unit // heads, unit % heads
+        position = load_i64(run_field(run, RUN_POSITIONS) + 8 * t)
+        first = first_block(position, arg(args, combine_at.window))
+        total = (
+            arg(args, combine_at.states)
+            + t * arg(args, combine_at.states_stride)
+            + head // group * head_stride
+        )
+        total += head % group * state_bytes
+        state = total
+        for _ in range(first, position // KEY_BLOCK):
+            state += group * state_bytes
+            merge_row(state, total, head_dim)
+        out = arg(args, combine_at.out) + t * arg(args, combine_at.out_stride) + 4 * head * head_dim
+        write_row(total, out, head_dim)

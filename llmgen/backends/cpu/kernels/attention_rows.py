@@ -1,0 +1,325 @@
+"""One row of attention: scores, softmax, weighted values, block by block.
+
+A *row* is one query: one head of one token.  It keeps a running maximum m, sum l and
+weighted values o (the online softmax of Milakov and Gimelshein, arXiv:1805.02867, as in
+flash attention); a block of scores s and values v makes of them
+
+    m' = max(m, max s)    l' = l e^(m - m') + sum e^(s - m')    o' = o e^(m - m') + sum e^(s - m') v
+
+Several rows are taken at once only to read the keys and values once: each is summed by
+itself, the same whoever it is computed with.
+
+Row state, ``state_size`` bytes: f32 m, f32 l, int64 position, padding to ROW_STATE bytes, f32 o [width].
+Scores: f32 [KEY_BLOCK] a row, one row behind the other.  Sizes are in bytes, but head_dim
+and width (head_dim rounded up to whole vectors) count values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from llmgen.backends.cpu.kernels import half
+from llmgen.backends.cpu.kernels.abi import inline
+from llmgen.backends.cpu.kernels.dot import LEVEL
+from llmgen.backends.cpu.kernels.functions import exp, tanh
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, ROW_STATE, SCORE_ROWS
+from llmgen.backends.cpu.kernels.simd import (
+    I32,
+    call_intrinsic,
+    f32x16,
+    first_lane,
+    i16x16,
+    i32x16,
+    load_f32,
+    load_f32x16,
+    load_i64,
+    max_f32x16,
+    maximum,
+    pointer,
+    prefetch_far,
+    splat,
+    splat_value,
+    store_f32,
+    store_f32x16,
+    store_i64,
+    sum_f32x16,
+    ternary,
+    zero_f32x16,
+)
+
+_FLOOR = np.float32(-1e30)  # the maximum of nothing: finite, so that masked scores (-inf) vanish against it
+
+ROWS = 8 if LEVEL == "avx512vnni" else 6
+"""Rows of a full pass: as many as the registers hold."""
+assert ROWS <= SCORE_ROWS
+
+
+@inline
+def width_of(head_dim):  # type: ignore[no-untyped-def]
+    """Values of a row in whole vectors."""
+    return (head_dim + 15) // 16 * 16
+
+
+@inline
+def state_size(head_dim):  # type: ignore[no-untyped-def]
+    """Bytes of a row's state."""
+    return ROW_STATE + 4 * width_of(head_dim)
+
+
+def _load_cache(b: Any, address: Any, size: int) -> Any:
+    """16 values of the cache as f32x16."""
+    if size == 4:
+        return b.load(pointer(b, address), align=1, typ=f32x16.llvm)
+    bits = b.load(pointer(b, address), align=1, typ=i16x16.llvm)
+    return half.extend(b, bits)
+
+
+def zeros(n: int) -> Any:
+    """``zeros()``: n times f32x16."""
+    tile = types.UniTuple(f32x16, n)
+
+    @intrinsic
+    def function(typing_context: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            return context.make_tuple(b, tile, [ir.Constant(f32x16.llvm, [0.0] * 16)] * n)
+
+        return tile(), generate
+
+    return function
+
+
+def outer_step(rows: int, vectors: int, size: int) -> Any:
+    """``step(acc, a, a_stride, v, v_stride)``: acc[r][i] += a[r] * v[i].
+
+    a: address of one f32 per row, a_stride bytes apart; v: address of ``vectors``
+    times 16 cache values, v_stride bytes apart; acc: rows * vectors f32x16.
+    """
+    tile = types.UniTuple(f32x16, rows * vectors)
+
+    @intrinsic
+    def function(typing_context: Any, acc: Any, a: Any, a_stride: Any, v: Any, v_stride: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            packed, scalar, scalar_stride, vector, vector_stride = args
+            loaded = []
+            for _ in range(vectors):
+                loaded.append(_load_cache(b, vector, size))
+                vector = b.add(vector, vector_stride)
+            out = []
+            for r in range(rows):
+                s = splat_value(b, b.load(pointer(b, scalar), align=4, typ=ir.FloatType()), f32x16.llvm)
+                scalar = b.add(scalar, scalar_stride)
+                for i in range(vectors):
+                    before = b.extract_value(packed, r * vectors + i)
+                    out.append(call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [s, loaded[i], before]))
+            return context.make_tuple(b, tile, out)
+
+        return tile(tile, types.intp, types.intp, types.intp, types.intp), generate
+
+    return function
+
+
+def _kept(outside: float) -> Any:
+    """``keep(v, low, high)``: lanes low <= i < high of v; the others become ``outside``."""
+
+    def emit(b: Any, v: Any, low: Any, high: Any) -> Any:
+        lanes = ir.Constant(i32x16.llvm, list(range(16)))
+        above = b.icmp_signed(">=", lanes, splat_value(b, b.trunc(low, I32), i32x16.llvm))
+        below = b.icmp_signed("<", lanes, splat_value(b, b.trunc(high, I32), i32x16.llvm))
+        return b.select(b.and_(above, below), v, ir.Constant(f32x16.llvm, [outside] * 16))
+
+    return ternary([f32x16, types.int64, types.int64], f32x16, emit)
+
+
+keep_scores, keep_weights = _kept(float("-inf")), _kept(0.0)
+
+
+@inline
+def softmax_row(s, state, start, n_groups, window, width, cap):  # type: ignore[no-untyped-def]
+    """Scores of one row -> weights e^(s - m'), and the row's m, l and o brought up to m'.
+
+    s: f32 [n_groups * KEY_GROUP], the scores of the keys from position ``start`` on, in place;
+    those outside the row's window get the weight 0.  cap: soft cap of the scores, or 0.
+    """
+    position = load_i64(state + 8)
+    high = min(position + 1 - start, KEY_BLOCK)
+    low = max(position + 1 - window - start, 0)
+    partly = low > 0 or high < n_groups * KEY_GROUP
+    if cap > 0:
+        for g in range(n_groups):
+            v = load_f32x16(s + 64 * g)
+            store_f32x16(s + 64 * g, splat(cap) * tanh(v * splat(np.float32(1.0) / cap)))
+    if partly:
+        for g in range(n_groups):
+            v = keep_scores(load_f32x16(s + 64 * g), low - KEY_GROUP * g, high - KEY_GROUP * g)
+            store_f32x16(s + 64 * g, v)
+    top = splat(load_f32(state))
+    for g in range(n_groups):
+        top = maximum(top, load_f32x16(s + 64 * g))
+    before = load_f32(state)
+    m = max_f32x16(top)
+    total = zero_f32x16()
+    for g in range(n_groups):
+        v = exp(load_f32x16(s + 64 * g) - splat(m))
+        if partly:
+            # exp() clips at -87.5: masked keys must weigh exactly nothing
+            v = keep_weights(v, low - KEY_GROUP * g, high - KEY_GROUP * g)
+        total = total + v
+        store_f32x16(s + 64 * g, v)
+    change = scale_change(before, m)
+    store_f32(state, m)
+    store_f32(state + 4, load_f32(state + 4) * change + sum_f32x16(total))
+    if change != np.float32(1.0):
+        o = state + ROW_STATE
+        for i in range(0, 4 * width, 64):
+            store_f32x16(o + i, load_f32x16(o + i) * splat(change))
+
+
+@inline
+def scale_change(before, m):  # type: ignore[no-untyped-def]
+    """e^(before - m), exactly 0 for a row that had nothing yet."""
+    if before == _FLOOR:
+        return np.float32(0.0)
+    if before == m:
+        return np.float32(1.0)
+    return first_lane(exp(splat(before - m)))
+
+
+def _pass(rows: int, groups: int, vectors: int, size: int, asks: bool) -> Any:
+    """Attention of ``rows`` rows over one block, ``groups`` key groups and ``vectors`` value vectors at a time.
+
+    asks: whether it asks for the next block's keys and values while it reads those of this one.
+    """
+    zero_scores, score_step = zeros(rows * groups), outer_step(rows, groups, size)
+    zero_values, value_step = zeros(rows * vectors), outer_step(rows, vectors, size)
+    zero_last, last_step = zeros(rows), outer_step(rows, 1, size)
+
+    @inline
+    def ask(p, n, stride):  # type: ignore[no-untyped-def]
+        for i in range(n):
+            prefetch_far(p + i * stride)
+
+    @inline
+    def store_scores(acc, s, g):  # type: ignore[no-untyped-def]
+        i = 0
+        for v in acc:
+            store_f32x16(s + (i // groups) * KEY_BLOCK * 4 + 64 * (g + i % groups), v)
+            i += 1
+
+    @inline
+    def add_values(acc, o, state_bytes, n):  # type: ignore[no-untyped-def]
+        i = 0
+        for v in acc:
+            p = o + (i // n) * state_bytes + 64 * (i % n)
+            store_f32x16(p, load_f32x16(p) + v)
+            i += 1
+
+    @inline
+    def attend(q, where, s, state, state_bytes, start, first_key, n_keys, head_dim, width, window, cap):  # type: ignore[no-untyped-def]
+        """``rows`` rows over a block; the arguments of ``over_block``, and state_bytes apart their states."""
+        k, v, k_next, v_next = where
+        n_groups = ((n_keys + KEY_GROUP - 1) // KEY_GROUP + groups - 1) // groups * groups
+        group_bytes = head_dim * KEY_GROUP * size
+        for g in range(0, n_groups, groups):
+            acc = zero_scores()
+            p = k + g * group_bytes
+            for d in range(head_dim):
+                if asks:
+                    ask(p + d * KEY_GROUP * size + k_next - k, groups, group_bytes)
+                acc = score_step(acc, q + 4 * d, 4 * head_dim, p + d * KEY_GROUP * size, group_bytes)
+            store_scores(acc, s, g)
+        for r in range(rows):
+            softmax_row(s + r * KEY_BLOCK * 4, state + r * state_bytes, start, n_groups, window, width, cap)
+        i = 0
+        while i + vectors * 16 <= width:
+            values = zero_values()
+            for j in range(first_key, n_keys):
+                if asks:
+                    prefetch_far(v_next + (j * width + i) * size)
+                values = value_step(values, s + 4 * j, KEY_BLOCK * 4, v + (j * width + i) * size, 16 * size)
+            add_values(values, state + ROW_STATE + 4 * i, state_bytes, vectors)
+            i += vectors * 16
+        while i < width:
+            last = zero_last()
+            for j in range(first_key, n_keys):
+                last = last_step(last, s + 4 * j, KEY_BLOCK * 4, v + (j * width + i) * size, 16 * size)
+            add_values(last, state + ROW_STATE + 4 * i, state_bytes, 1)
+            i += 16
+
+    return attend
+
+
+def over_block_of(size: int, asks: bool) -> Any:
+    """``over_block`` for a cache with values of ``size`` bytes; asks: see ``_pass``."""
+    full = _pass(ROWS, 1, 1, size, asks)
+    three = _pass(3, 2, 2, size, asks)
+    two = _pass(2, 2, 2, size, asks)
+    single = _pass(1, 4, 4, size, asks)
+
+    @inline
+    def over_block(n, q, where, s, state, start, first_key, n_keys, head_dim, window, cap):  # type: ignore[no-untyped-def]
+        """n rows over one block, in as few passes as possible.
+
+        q: f32 [n][head_dim]; s: scores of ROWS rows; state: n row states.  The block begins at position ``start``;
+        keys from n_keys on are seen by no row, nor those before first_key.
+        where: the block's keys [key groups][head_dim][KEY_GROUP], its values [KEY_BLOCK][width], and
+        both of the block that is read after it.
+        """
+        width, state_bytes = width_of(head_dim), state_size(head_dim)
+        r = 0
+        while r < n:
+            qr, st = q + 4 * r * head_dim, state + r * state_bytes
+            if n - r >= ROWS:
+                full(qr, where, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
+                r += ROWS
+            elif n - r >= 3:
+                three(qr, where, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
+                r += 3
+            elif n - r == 2:
+                two(qr, where, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
+                r += 2
+            else:
+                single(qr, where, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
+                r += 1
+
+    return over_block
+
+
+@inline
+def clear_rows(state, n, position, head_dim):  # type: ignore[no-untyped-def]
+    """The states of n rows of a token before their first block."""
+    for r in range(n):
+        p = state + r * state_size(head_dim)
+        store_f32(p, _FLOOR)
+        store_f32(p + 4, np.float32(0.0))
+        store_i64(p + 8, position)
+        for i in range(0, 4 * width_of(head_dim), 64):
+            store_f32x16(p + ROW_STATE + i, zero_f32x16())
+
+
+@inline
+def merge_row(state, total, head_dim):  # type: ignore[no-untyped-def]
+    """Add a block's row state to the running one."""
+    before, here = load_f32(total), load_f32(state)
+    # the larger of both; a NaN in either stays
+    m = before if before > here or before != before else here
+    old, new = scale_change(before, m), scale_change(here, m)
+    store_f32(total, m)
+    store_f32(total + 4, load_f32(total + 4) * old + load_f32(state + 4) * new)
+    for i in range(ROW_STATE, state_size(head_dim), 64):
+        store_f32x16(total + i, load_f32x16(total + i) * splat(old) + load_f32x16(state + i) * splat(new))
+
+
+@inline
+def write_row(state, out, head_dim):  # type: ignore[no-untyped-def]
+    """out = o / l."""
+    inverse = np.float32(1.0) / load_f32(state + 4)
+    whole = head_dim // 16 * 16
+    for i in range(0, 4 * whole, 64):
+        store_f32x16(out + i, load_f32x16(state + ROW_STATE + i) * splat(inverse))
+    for i in range(4 * whole, 4 * head_dim, 4):
+        store_f32(out + i, load_f32(state + ROW_STATE + i) * inverse)

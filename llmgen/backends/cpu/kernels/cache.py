@@ -1,0 +1,47 @@
+"""The step that concatenates keys and values to a sequence's cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmgen.backends.cpu.kernels import simd
+from llmgen.backends.cpu.kernels.abi import RUN_CACHES, RUN_POSITIONS, arg, run_field, step, tokens_of
+from llmgen.backends.cpu.kernels.arguments import Store, places
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP
+from llmgen.backends.cpu.kernels.simd import load_f32, load_i64
+
+at = places(Store)
+
+
+def _store(put: Any, size: int) -> Any:
+    def store(args: int, thread: int, n_threads: int) -> None:
+        """Concatenate this run's keys and values (heads first..last) to the cache, each at its position.
+
+        keys: per head [blocks * groups of a block][head_dim][16 positions]; values: per head
+        [blocks * KEY_BLOCK positions][head_dim rounded up to 16]; position p lives in block
+        (p // KEY_BLOCK) % blocks.
+        """
+        run = arg(args, at.run)
+        head_dim = arg(args, at.head_dim)
+        width = (head_dim + 15) // 16 * 16
+        blocks = arg(args, at.blocks)
+        first, last = tokens_of(run, arg(args, at.split), thread, n_threads)
+        for t in range(first, last):
+            position = load_i64(run_field(run, RUN_POSITIONS) + 8 * t)
+            base = load_i64(run_field(run, RUN_CACHES) + 8 * t)
+            slot = (position // KEY_BLOCK) % blocks * KEY_BLOCK + position % KEY_BLOCK
+            for h in range(arg(args, at.first), arg(args, at.last)):
+                k = arg(args, at.k) + t * arg(args, at.k_stride) + 4 * h * head_dim
+                v = arg(args, at.v) + t * arg(args, at.v_stride) + 4 * h * head_dim
+                group = h * blocks * (KEY_BLOCK // KEY_GROUP) + slot // KEY_GROUP
+                out = base + arg(args, at.k_at) + (group * head_dim * KEY_GROUP + slot % KEY_GROUP) * size
+                for i in range(head_dim):
+                    put(out + i * KEY_GROUP * size, load_f32(k + 4 * i))
+                out = base + arg(args, at.v_at) + (h * blocks * KEY_BLOCK + slot) * width * size
+                for i in range(head_dim):
+                    put(out + i * size, load_f32(v + 4 * i))
+
+    return step(store)
+
+
+store_f16, store_f32 = _store(simd.store_f16, 2), _store(simd.store_f32, 4)

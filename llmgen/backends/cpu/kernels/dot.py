@@ -1,0 +1,283 @@
+"""The 8-bit dot product, chosen once per CPU.
+
+Everything here takes 64 (or 32) bytes of weights and of activations and adds the
+products in groups of four neighbours into 32-bit lanes:
+
+    lane i += w[4i] x[4i] + w[4i+1] x[4i+1] + w[4i+2] x[4i+2] + w[4i+3] x[4i+3]
+
+Activations are signed and lie in [-127, 127].  Weights are unsigned and small
+(4, 5 or 6 bits) or signed 8 bits.  The levels differ in the instruction only:
+
+- avx512vnni, avxvnni: ``vpdpbusd`` does it in one step, unsigned times signed (``vpdpwssd``
+  for 16 bits).
+- avx2: ``vpmaddubsw`` adds pairs into 16 bits, which saturate: 4-bit weights leave
+  room for 8 such sums (8 * 2 * 15 * 127 = 30480), 5-bit for 4 (31496), 6-bit for
+  2 (32004); signed 8-bit weights give one (|w| times the activation with w's sign:
+  2 * 128 * 127 = 32512).  ``vpmaddwd`` with ones then adds pairs into 32 bits.
+- generic: widening multiplications that LLVM lowers on any CPU.
+
+All of them are exact, so all levels give the same integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from llmgen.backends.cpu.kernels.simd import (
+    I32,
+    Vec,
+    call_intrinsic,
+    f32x16,
+    i8x64,
+    i32x16,
+    offset,
+    permute,
+    pointer,
+    splat_value,
+)
+from llmgen.backends.cpu.runtime.cpu import target
+
+LEVEL = target().level
+NATIVE = LEVEL in ("avx512vnni", "avxvnni")
+"""vpdpbusd is there: signed weights are made unsigned by adding 128."""
+WIDTH = 64 if LEVEL == "avx512vnni" else 32
+"""Bytes of one register of the dot product."""
+ADDS = {4: 8, 5: 4, 6: 2}
+"""vpmaddubsw results that fit into 16 bits, by the bits of a weight."""
+
+
+def _vector(elem: int, n: int) -> ir.VectorType:
+    return ir.VectorType(ir.IntType(elem), n)
+
+
+def _constant(elem: int, n: int, value: int) -> ir.Constant:
+    return ir.Constant(_vector(elem, n), [value] * n)
+
+
+def _pairs_to_i16(b: Any, u: Any, s: Any) -> Any:
+    """u8 [n] * s8 [n] -> i16 [n/2], neighbours added; the caller sees to it that nothing saturates."""
+    n = u.type.count
+    if LEVEL == "avx2":
+        return call_intrinsic(b, "llvm.x86.avx2.pmadd.ub.sw", _vector(16, n // 2), [u, s])
+    products = b.mul(b.zext(u, _vector(16, n)), b.sext(s, _vector(16, n)))
+    return b.add(permute(b, products, range(0, n, 2)), permute(b, products, range(1, n, 2)))
+
+
+def _pairs_to_i32(b: Any, v: Any) -> Any:
+    """i16 [n] -> i32 [n/2], neighbours added."""
+    n = v.type.count
+    if LEVEL == "avx2":
+        return call_intrinsic(b, "llvm.x86.avx2.pmadd.wd", _vector(32, n // 2), [v, _constant(16, n, 1)])
+    wide = b.sext(v, _vector(32, n))
+    return b.add(permute(b, wide, range(0, n, 2)), permute(b, wide, range(1, n, 2)))
+
+
+def _accumulate(b: Any, acc: Any, u: Any, s: Any) -> Any:
+    """acc + dot(u, s) by vpdpbusd."""
+    name = f"llvm.x86.avx512.vpdpbusd.{u.type.count * 8}"
+    return call_intrinsic(b, name, acc.type, [acc, u, s])
+
+
+def _abs_and_signed(b: Any, w: Any, x: Any) -> tuple[Any, Any]:
+    """(|w|, x with the sign of w); x is 0 where w is 0."""
+    n = w.type.count
+    zero = _constant(8, n, 0)
+    magnitude = call_intrinsic(b, f"llvm.abs.v{n}i8", w.type, [w, ir.Constant(ir.IntType(1), 0)])
+    if LEVEL == "avx2":
+        return magnitude, call_intrinsic(b, "llvm.x86.avx2.psign.b", w.type, [x, w])
+    return magnitude, b.select(b.icmp_signed("<", w, zero), b.sub(zero, x), x)
+
+
+def _halves(b: Any, v: Any) -> list[Any]:
+    """A 64-byte vector as registers of WIDTH bytes."""
+    return [v] if WIDTH == 64 else [permute(b, v, range(32)), permute(b, v, range(32, 64))]
+
+
+def _join(b: Any, parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else permute(b, parts[0], range(16), parts[1])
+
+
+def emit_dots(b: Any, pairs: list[tuple[Any, Any]], bits: int) -> Any:
+    """i32x16: the sum of the dots of (u8x64, i8x64) pairs with weights of ``bits`` bits."""
+    out = []
+    for part in range(64 // WIDTH):
+        registers = [(_halves(b, u)[part], _halves(b, s)[part]) for u, s in pairs]
+        if NATIVE:
+            acc = _constant(32, WIDTH // 4, 0)
+            for u, s in registers:
+                acc = _accumulate(b, acc, u, s)
+        else:
+            acc = _wide_sum(b, [_pairs_to_i16(b, u, s) for u, s in registers], ADDS[bits])
+        out.append(acc)
+    return _join(b, out)
+
+
+def _wide_sum(b: Any, shorts: list[Any], adds: int) -> Any:
+    """Sum of i16 vectors as i32 pairs, ``adds`` of them added in 16 bits at a time."""
+    total = None
+    for start in range(0, len(shorts), adds):
+        run = shorts[start]
+        for v in shorts[start + 1 : start + adds]:
+            run = b.add(run, v)
+        wide = _pairs_to_i32(b, run)
+        total = wide if total is None else b.add(total, wide)
+    return total
+
+
+@intrinsic
+def dot4(typing_context: Any, u: Any, s: Any) -> Any:
+    """i32x16: dot of weights of up to 6 bits."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        return emit_dots(b, [(args[0], args[1])], 6)
+
+    return i32x16(i8x64, i8x64), generate
+
+
+# ---- rows side by side: see quants/lanes.py ---------------------------------------------
+
+
+def emit_sum(b: Any, pairs: list[tuple[Any, Any]], bits: int) -> Any:
+    """i32: the dots of (unsigned, signed) registers of bytes, added; the weights have ``bits`` bits."""
+    if not NATIVE:
+        return _wide_sum(b, [_pairs_to_i16(b, u, s) for u, s in pairs], ADDS[bits])
+    acc = _constant(32, WIDTH // 4, 0)
+    for u, s in pairs:
+        acc = _accumulate(b, acc, u, s)
+    return acc
+
+
+def emit_short_sum(b: Any, pairs: list[tuple[Any, Any]]) -> Any:
+    """i32 [n/2]: neighbours' products of (i16 [n], i16 [n]), added, and all pairs of registers added."""
+    n = pairs[0][0].type.count
+    out = _vector(32, n // 2)
+    acc = _constant(32, n // 2, 0) if NATIVE else None
+    for w, x in pairs:
+        if NATIVE:
+            acc = call_intrinsic(b, f"llvm.x86.avx512.vpdpwssd.{n * 16}", out, [acc, w, x])
+            continue
+        if LEVEL == "avx2":
+            products = call_intrinsic(b, "llvm.x86.avx2.pmadd.wd", out, [w, x])
+        else:
+            wide = b.mul(b.sext(w, _vector(32, n)), b.sext(x, _vector(32, n)))
+            products = b.add(permute(b, wide, range(0, n, 2)), permute(b, wide, range(1, n, 2)))
+        acc = b.add(acc, products) if acc else products
+    return acc
+
+
+# ---- a panel: 16 rows times TOKENS tokens ----------------------------------------------
+
+TOKENS = 8 if WIDTH == 64 else 4
+"""Tokens that one pass of the panel kernel takes: as many as the registers hold."""
+REGISTERS = 64 // WIDTH
+"""Registers that hold one group of four weights of all 16 rows."""
+
+
+def _register(elem: str) -> Vec:
+    return Vec(elem, WIDTH * 8 // {"i8": 8, "i16": 16, "i32": 32}[elem])
+
+
+class PanelDots:
+    """The running sums of a pass over a panel, for weights of ``bits`` bits (8: signed).
+
+    ``start(negative_sums)`` begins a block, ``add(sums, weights, x)`` takes in one group of
+    four weights of each row, ``total(totals, sums)`` adds what was summed up to 32-bit
+    totals.  ``groups`` groups may be taken in between start and total.
+
+    weights: address of [16 rows][4] bytes; x: address of [8 tokens][4] int8;
+    negative_sums: address of minus the sums of the block's x, int32 [8 tokens].
+    """
+
+    def __init__(self, bits: int) -> None:
+        self.groups = 8 if NATIVE else ADDS.get(bits, 8)
+        short = not NATIVE and bits != 8
+        n = TOKENS * REGISTERS
+        sums = types.UniTuple(_register("i16" if short else "i32"), n)
+        self.totals = types.UniTuple(_register("i32"), n)
+        self.start, self.add = _panel_start(sums, bits), _panel_add(sums, bits)
+        self.total = _panel_total(sums, self.totals)
+        self.zero = _panel_start(self.totals, 0)
+
+
+def _panel_start(sums: Any, bits: int) -> Any:
+    vector = sums.dtype.llvm
+
+    @intrinsic
+    def start(typing_context: Any, negative_sums: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            values = [ir.Constant(vector, [0] * vector.count)] * sums.count
+            if NATIVE and bits == 8:
+                for t in range(TOKENS):
+                    value = b.load(pointer(b, offset(b, args[0], 4 * t)), align=4, typ=I32)
+                    filled = splat_value(b, b.shl(value, ir.Constant(I32, 7)), vector)
+                    values[t * REGISTERS : (t + 1) * REGISTERS] = [filled] * REGISTERS
+            return context.make_tuple(b, sums, values)
+
+        return sums(types.intp), generate
+
+    return start
+
+
+def _panel_add(sums: Any, bits: int) -> Any:
+    vector = _vector(8, WIDTH)
+
+    @intrinsic
+    def add(typing_context: Any, acc: Any, weights: Any, x: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            packed, w_at, x_at = args
+            w = [
+                b.load(pointer(b, offset(b, w_at, WIDTH * r)), align=1, typ=vector) for r in range(REGISTERS)
+            ]
+            if NATIVE and bits == 8:
+                w = [b.xor(v, _constant(8, WIDTH, -128)) for v in w]
+            out = []
+            for t in range(TOKENS):
+                value = b.load(pointer(b, offset(b, x_at, 4 * t)), align=4, typ=I32)
+                xb = b.bitcast(splat_value(b, value, _vector(32, WIDTH // 4)), vector)
+                for r in range(REGISTERS):
+                    out.append(_panel_sum(b, b.extract_value(packed, t * REGISTERS + r), w[r], xb, bits))
+            return context.make_tuple(b, sums, out)
+
+        return sums(sums, types.intp, types.intp), generate
+
+    return add
+
+
+def _panel_sum(b: Any, acc: Any, w: Any, x: Any, bits: int) -> Any:
+    if NATIVE:
+        return _accumulate(b, acc, w, x)
+    if bits == 8:
+        return b.add(acc, _pairs_to_i32(b, _pairs_to_i16(b, *_abs_and_signed(b, w, x))))
+    return b.add(acc, _pairs_to_i16(b, w, x))
+
+
+def _panel_total(sums: Any, totals: Any) -> Any:
+    widen = sums != totals
+
+    @intrinsic
+    def total(typing_context: Any, before: Any, acc: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            out = []
+            for i in range(totals.count):
+                value = b.extract_value(args[1], i)
+                value = _pairs_to_i32(b, value) if widen else value
+                out.append(b.add(b.extract_value(args[0], i), value))
+            return context.make_tuple(b, totals, out)
+
+        return totals(totals, sums), generate
+
+    return total
+
+
+def joined(b: Any, packed: Any, t: int) -> Any:
+    """The totals of one token over the 16 rows, i32x16."""
+    return _join(b, [b.extract_value(packed, t * REGISTERS + r) for r in range(REGISTERS)])
+
+
+def tile_type() -> types.Type:
+    """The results of a pass: TOKENS times f32x16."""
+    return types.UniTuple(f32x16, TOKENS)

@@ -1,0 +1,78 @@
+"""exp, tanh and the activation functions, 16 lanes at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmgen.backends.cpu.kernels.abi import inline
+from llmgen.backends.cpu.kernels.simd import (
+    at_least,
+    at_most,
+    bits_float,
+    constant,
+    f32x16,
+    fma,
+    nearest,
+    shift,
+    splat,
+    to_int,
+)
+from llmgen.backends.cpu.kernels.simd import i32x16 as _i32x16
+
+_exponent = shift(_i32x16, "shl", [23] * 16)
+_bias = constant(_i32x16, [127] * 16)
+
+
+def _all(value: float):  # type: ignore[no-untyped-def]
+    return constant(f32x16, [float(np.float32(value))] * 16)
+
+
+one, two = _all(1.0), _all(2.0)
+# 88.8 makes the exponent field that of infinity
+_exp_max, _exp_min = _all(88.8), _all(-87.5)
+_log2e, _ln2_high, _ln2_low = _all(1.44269504), _all(-0.693359375), _all(2.12194440e-4)
+# minimax polynomial of Cephes' expf for (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2
+_p0, _p1, _p2 = _all(1.9875691500e-4), _all(1.3981999507e-3), _all(8.3334519073e-3)
+_p3, _p4, _p5 = _all(4.1665795894e-2), _all(1.6666665459e-1), _all(5.0000001201e-1)
+_gelu_outer, _gelu_inner = _all(0.7978845608028654), _all(0.044715)
+_zero = _all(0.0)
+
+
+@inline
+def exp(x):  # type: ignore[no-untyped-def]
+    """e^x to about 1 ulp; infinite above 88.37, near the smallest normal number below -87.5; a NaN stays NaN."""
+    clipped = at_least(at_most(x, _exp_max()), _exp_min())
+    n = nearest(clipped * _log2e())
+    r = fma(n, _ln2_low(), fma(n, _ln2_high(), clipped))
+    p = fma(_p0(), r, _p1())
+    p = fma(p, r, _p2())
+    p = fma(p, r, _p3())
+    p = fma(p, r, _p4())
+    p = fma(p, r, _p5())
+    p = fma(p, r * r, r + one())
+    return p * bits_float(_exponent(to_int(n) + _bias()))
+
+
+@inline
+def tanh(x):  # type: ignore[no-untyped-def]
+    """1 - 2 / (e^2x + 1)."""
+    return one() - two() / (exp(x + x) + one())
+
+
+@inline
+def silu(x):  # type: ignore[no-untyped-def]
+    """x / (1 + e^-x)."""
+    return x / (one() + exp(_zero() - x))
+
+
+@inline
+def gelu(x):  # type: ignore[no-untyped-def]
+    """The tanh form: x/2 (1 + tanh(z)), z = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel, arXiv:1606.08415).
+
+    Computed as x / (1 + e^-2z), which is the same and does not cancel where x is negative.
+    """
+    z = _gelu_outer() * fma(_gelu_inner() * x * x, x, x)
+    return x / (one() + exp(_zero() - (z + z)))
+
+
+__all__ = ["exp", "gelu", "one", "silu", "splat", "tanh"]

@@ -1,0 +1,106 @@
+"""F32, F16 and BF16 weights: they meet the activations as float32, unquantized."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from llmgen.backends.cpu.kernels.abi import inline
+from llmgen.backends.cpu.kernels.layout import RECORDS
+from llmgen.backends.cpu.kernels.quants.block import Row
+from llmgen.backends.cpu.kernels.simd import (
+    I64,
+    bfloat_to_f32x16,
+    binary,
+    f32x16,
+    fma,
+    half_to_f32x16,
+    load_f16,
+    load_f32,
+    load_f32x16,
+    load_i16x16,
+    scalar_loader,
+    splat_value,
+    store_f32,
+    sum_f32x16,
+    unary,
+)
+
+
+def _keep(b: Any, v: Any, n: Any) -> Any:
+    lanes = ir.Constant(ir.VectorType(I64, 16), list(range(16)))
+    mask = b.icmp_signed("<", lanes, splat_value(b, n, lanes.type))
+    return b.select(mask, v, ir.Constant(f32x16.llvm, [0.0] * 16))
+
+
+keep_lanes = binary(f32x16, types.int64, f32x16, _keep)
+
+
+def _bfloat(b: Any, v: Any) -> Any:
+    return b.bitcast(b.shl(b.trunc(v, ir.IntType(32)), ir.Constant(ir.IntType(32), 16)), ir.FloatType())
+
+
+_load_u16 = scalar_loader(ir.IntType(16), types.int64, "zext")
+_bits_to_float = unary(types.int64, types.float32, _bfloat)
+
+
+@inline
+def _load16_f32(p):  # type: ignore[no-untyped-def]
+    return load_f32x16(p)
+
+
+@inline
+def _load16_f16(p):  # type: ignore[no-untyped-def]
+    return half_to_f32x16(load_i16x16(p))
+
+
+@inline
+def _load16_bf16(p):  # type: ignore[no-untyped-def]
+    return bfloat_to_f32x16(load_i16x16(p))
+
+
+@inline
+def _load1_bf16(p):  # type: ignore[no-untyped-def]
+    return _bits_to_float(_load_u16(p))
+
+
+class Floats:
+    """What ``matvec``, ``panel`` and ``rows`` need of an unquantized type."""
+
+    def __init__(self, size: int, load16: Any, load1: Any) -> None:
+        self.nbytes = size
+        self.load1 = load1
+
+        @inline
+        def unpack(p):  # type: ignore[no-untyped-def]
+            return load16(p), load16(p + 16 * size), load16(p + 32 * size), load16(p + 48 * size)
+
+        @inline
+        def unpack_tail(p, n):  # type: ignore[no-untyped-def]
+            w0, w1, w2, w3 = unpack(p)
+            return keep_lanes(w0, n), keep_lanes(w1, n - 16), keep_lanes(w2, n - 32), keep_lanes(w3, n - 48)
+
+        @inline
+        def fold(u, x, a, m):  # type: ignore[no-untyped-def]
+            w0, w1, w2, w3 = u
+            a = fma(w0, load_f32x16(x), a)
+            m = fma(w1, load_f32x16(x + 64), m)
+            return fma(w2, load_f32x16(x + 128), a), fma(w3, load_f32x16(x + 192), m)
+
+        @inline
+        def finish(a, m):  # type: ignore[no-untyped-def]
+            return sum_f32x16(a + m)
+
+        @inline
+        def dequantize(p, out):  # type: ignore[no-untyped-def]
+            store_f32(out, load1(p))
+
+        self.dot = Row(64 * size, RECORDS["float32"].nbytes, unpack, fold, finish, unpack_tail)
+        self.dequantize = dequantize
+
+
+F32 = Floats(4, _load16_f32, load_f32)
+F16 = Floats(2, _load16_f16, load_f16)
+BF16 = Floats(2, _load16_bf16, _load1_bf16)

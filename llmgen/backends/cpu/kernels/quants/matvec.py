@@ -1,0 +1,251 @@
+"""Matrix times generated tokens: rows straight from the file, one token or up to eight.
+
+Types of superblocks and floats are read row by row; types of 32 weights a block, a few
+rows side by side (lanes.py).  One column keeps its sums in registers, more keep them in
+the first cache.
+
+A row is decoded once for all columns; each column is summed exactly as it would be
+alone, so the result for a token does not depend on its company.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmgen.backends.cpu.kernels.abi import arg, inline, run_field, step
+from llmgen.backends.cpu.kernels.arguments import Matvec, places
+from llmgen.backends.cpu.kernels.layout import ARG_NEXT, COLUMN_SUMS, MAX_COLUMNS
+from llmgen.backends.cpu.kernels.quants import floats, kquants, legacy
+from llmgen.backends.cpu.kernels.quants.block import Lanes, Row
+from llmgen.backends.cpu.kernels.quants.lanes import (
+    ROWS,
+    every_fourth,
+    first_row,
+    load_rows,
+    moved,
+    store_rows,
+    zero_rows,
+)
+from llmgen.backends.cpu.kernels.simd import (
+    load_f32x16,
+    prefetch,
+    prefetch_far,
+    store_f32,
+    store_f32x16,
+    zero_f32x16,
+)
+
+AHEAD = 4096
+"""Bytes ahead of a row's reading that its weights are asked for."""
+FAR = 65536
+"""Where rows lie side by side, the next two groups of them are asked for, the second only within so many bytes."""
+
+at = places(Matvec)
+
+
+@inline
+def further(p, nbytes, end, upcoming):  # type: ignore[no-untyped-def]
+    """The address ``nbytes`` on in what this thread reads: its rows up to ``end``, then what comes next."""
+    q = p + nbytes
+    if q >= end:
+        if upcoming:
+            q += upcoming - end
+    return q
+
+
+def _by_row(row: Row) -> Any:
+    """The kernel of a type that takes one row at a time."""
+    unpack, unpack_tail, fold, finish = row.unpack, row.unpack_tail, row.fold, row.finish
+    step_bytes, x_bytes = row.step_bytes, row.x_bytes
+    has_tail = unpack_tail is not None
+
+    @inline
+    def ask(p):  # type: ignore[no-untyped-def]
+        prefetch(p)
+        if step_bytes > 64:
+            prefetch(p + 64)
+
+    def matvec(args: int, thread: int, n_threads: int) -> None:
+        """out[column][row] = weights[row] . x[column] for this thread's rows.
+
+        weights: rows of ``row_bytes`` bytes; the row ``tail_row`` is read at ``tail_address``,
+        where bytes behind it may be read too; x: records; out: f32.
+        """
+        weights = arg(args, at.weights)
+        row_bytes = arg(args, at.row_bytes)
+        first = arg(args, at.first)
+        last = arg(args, at.last)
+        tail_row = arg(args, at.tail_row)
+        tail_address = arg(args, at.tail_address)
+        steps = arg(args, at.steps)
+        tail = arg(args, at.tail)
+        columns = run_field(arg(args, at.run), arg(args, at.count))
+        if columns == 1:
+            x0 = arg(args, at.x)
+            out = arg(args, at.out)
+            end = weights + last * row_bytes
+            upcoming = arg(args, ARG_NEXT)
+            for row in range(first, last):
+                p = weights + row * row_bytes
+                following = further(p, AHEAD, end, upcoming)
+                if row == tail_row:
+                    p = tail_address
+                x = x0
+                a = zero_f32x16()
+                m = zero_f32x16()
+                for _ in range(steps):
+                    ask(following)
+                    following += step_bytes
+                    a, m = fold(unpack(p), x, a, m)
+                    p += step_bytes
+                    x += x_bytes
+                if has_tail:
+                    if tail:
+                        a, m = fold(unpack_tail(p, tail), x, a, m)
+                store_f32(out + 4 * row, finish(a, m))
+            return
+        x_stride = arg(args, at.x_stride)
+        out_stride = arg(args, at.out_stride)
+        sums = arg(args, at.scratch)
+        for start in range(0, columns, MAX_COLUMNS):
+            n = min(MAX_COLUMNS, columns - start)
+            x0 = arg(args, at.x) + start * x_stride
+            out = arg(args, at.out) + start * out_stride
+            for row in range(first, last):
+                p = weights + row * row_bytes
+                if row == tail_row:
+                    p = tail_address
+                for c in range(n):
+                    store_f32x16(sums + COLUMN_SUMS * c, zero_f32x16())
+                    store_f32x16(sums + COLUMN_SUMS * c + 64, zero_f32x16())
+                x = x0
+                for _ in range(steps):
+                    u = unpack(p)
+                    for c in range(n):
+                        s = sums + COLUMN_SUMS * c
+                        a, m = fold(u, x + c * x_stride, load_f32x16(s), load_f32x16(s + 64))
+                        store_f32x16(s, a)
+                        store_f32x16(s + 64, m)
+                    p += step_bytes
+                    x += x_bytes
+                if has_tail:
+                    if tail:
+                        u = unpack_tail(p, tail)
+                        for c in range(n):
+                            s = sums + COLUMN_SUMS * c
+                            a, m = fold(u, x + c * x_stride, load_f32x16(s), load_f32x16(s + 64))
+                            store_f32x16(s, a)
+                            store_f32x16(s + 64, m)
+                for c in range(n):
+                    s = sums + COLUMN_SUMS * c
+                    store_f32(out + c * out_stride + 4 * row, finish(load_f32x16(s), load_f32x16(s + 64)))
+
+    return step(matvec)
+
+
+def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
+    """The kernel of a type that takes a block of ROWS rows at a time."""
+    load, unpack, dots, scale = lanes.load, lanes.unpack, lanes.dots, lanes.scale
+    x_bytes = lanes.x_bytes
+    step_bytes = ROWS * block_bytes
+
+    @inline
+    def ask(p):  # type: ignore[no-untyped-def]
+        for line in range(0, step_bytes, 64):
+            prefetch_far(p + line)
+
+    def matvec(args: int, thread: int, n_threads: int) -> None:
+        """out[column][row] = weights[row] . x[column] for this thread's rows.
+
+        weights: rows of ``row_bytes`` bytes, ``steps`` blocks each; x: records; out: f32.
+        """
+        row_bytes = arg(args, at.row_bytes)
+        last = arg(args, at.last)
+        steps = arg(args, at.steps)
+        x_stride = arg(args, at.x_stride)
+        out_stride = arg(args, at.out_stride)
+        sums = arg(args, at.scratch)
+        group = ROWS * row_bytes
+        # at least the whole group that comes next: all its rows are wanted at once
+        ahead = max(group, min(2 * group, FAR))
+        end = arg(args, at.weights) + last * row_bytes
+        upcoming = arg(args, ARG_NEXT)
+        columns = run_field(arg(args, at.run), arg(args, at.count))
+        for start in range(0, columns, MAX_COLUMNS):
+            n = min(MAX_COLUMNS, columns - start)
+            x0 = arg(args, at.x) + start * x_stride
+            row = arg(args, at.first)
+            while row < last:
+                # behind the last whole group the same row stands in all lanes
+                whole = last - row >= ROWS
+                stride = row_bytes if whole else 0
+                first = arg(args, at.weights) + row * row_bytes
+                following = further(first, ahead, end, upcoming)
+                p = every_fourth(first, stride)
+                x = x0
+                out = arg(args, at.out) + start * out_stride + 4 * row
+                if n == 1:
+                    s = zero_rows()
+                    # a block is multiplied while the next is loaded and turned, which takes as long
+                    loaded = load(p, stride)
+                    for _ in range(steps - 1):
+                        ask(following)
+                        p = moved(p, block_bytes)
+                        coming = load(p, stride)
+                        u = unpack(loaded)
+                        s = scale(u, x, dots(u, x), s)
+                        loaded = coming
+                        x += x_bytes
+                        following += step_bytes
+                    u = unpack(loaded)
+                    s = scale(u, x, dots(u, x), s)
+                    put(out, s, whole)
+                else:
+                    for c in range(n):
+                        store_rows(sums + COLUMN_SUMS * c, zero_rows())
+                    loaded = load(p, stride)
+                    for i in range(steps):
+                        ask(following)
+                        # the last block comes again: then there is none to be loaded ahead
+                        p = moved(p, block_bytes if i + 1 < steps else 0)
+                        coming = load(p, stride)
+                        u = unpack(loaded)
+                        # a column is added while the next is multiplied
+                        s = sums
+                        xc = x
+                        before = dots(u, xc)
+                        for _ in range(n - 1):
+                            here = dots(u, xc + x_stride)
+                            store_rows(s, scale(u, xc, before, load_rows(s)))
+                            before = here
+                            xc += x_stride
+                            s += COLUMN_SUMS
+                        store_rows(s, scale(u, xc, before, load_rows(s)))
+                        loaded = coming
+                        x += x_bytes
+                        following += step_bytes
+                    for c in range(n):
+                        put(out + c * out_stride, load_rows(sums + COLUMN_SUMS * c), whole)
+                row += ROWS if whole else 1
+
+    return step(matvec)
+
+
+@inline
+def put(out, sums, whole):  # type: ignore[no-untyped-def]
+    """All lanes to out, or only the first."""
+    if whole:
+        store_rows(out, sums)
+    else:
+        store_f32(out, first_row(sums))
+
+
+def _make(quant: Any) -> Any:
+    return _by_row(quant.dot) if isinstance(quant.dot, Row) else _by_lanes(quant.nbytes, quant.dot)
+
+
+q4_0, q4_1 = _make(legacy.Q4_0), _make(legacy.Q4_1)
+q5_0, q5_1 = _make(legacy.Q5_0), _make(legacy.Q5_1)
+q8_0 = _make(legacy.Q8_0)
+q4_k, q5_k, q6_k = _make(kquants.Q4_K), _make(kquants.Q5_K), _make(kquants.Q6_K)
+f32, f16, bf16 = _make(floats.F32), _make(floats.F16), _make(floats.BF16)

@@ -1,0 +1,313 @@
+"""Matrix times prompt tokens: panels of 16 rows, unpacked to 8 bits for the length of one product.
+
+A panel holds, for every 32 weights, 8 groups of [16 rows][4 weights] and behind them
+a scale per row and an offset per row (f32).  One pass takes the panel times a few
+tokens (dot.TOKENS) with all sums in registers; each token's sum runs over the blocks
+in order, so a result depends neither on the other tokens nor on the threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from llmgen.backends.cpu.kernels.abi import RUN_TOKENS, arg, inline, run_field, step
+from llmgen.backends.cpu.kernels.arguments import Panel, places
+from llmgen.backends.cpu.kernels.dot import NATIVE, TOKENS, PanelDots, joined, tile_type
+from llmgen.backends.cpu.kernels.layout import (
+    PANEL_ROWS,
+    TILE_BLOCK,
+    TILE_D,
+    TILE_E,
+    TILE_E0,
+    TILE_E1,
+    TILE_NEG,
+    TILE_TOKENS,
+)
+from llmgen.backends.cpu.kernels.quants import TABLE, floats, kquants, legacy
+from llmgen.backends.cpu.kernels.simd import (
+    call_intrinsic,
+    f32x16,
+    load_f32x16,
+    offset,
+    pointer,
+    splat_value,
+    store_f32,
+    store_f32x16,
+)
+from llmgen.backends.cpu.kernels.transpose import store_transposed_64
+
+_TILE = tile_type()
+_CHAIN = 32  # products in a row that one float sum takes up: the rounding of a sum grows with its length
+
+
+@intrinsic
+def zero_tile(typing_context: Any) -> Any:
+    """TOKENS times f32x16, all zero."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        zero = ir.Constant(f32x16.llvm, [0.0] * 16)
+        return context.make_tuple(b, _TILE, [zero] * TOKENS)
+
+    return _TILE(), generate
+
+
+def scale_step(totals: Any, has_min: bool) -> Any:
+    """``step(f, totals, d, m, dx, e)``: f[t] += d * dx[t] * totals[t] + m * e[t].
+
+    d, m: addresses of f32 [16 rows]; dx, e: addresses of f32 [tokens].
+    """
+
+    @intrinsic
+    def function(typing_context: Any, f: Any, dots: Any, d: Any, m: Any, dx: Any, e: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            packed, all_dots, d_at, m_at, dx_at, e_at = args
+            scale = b.load(pointer(b, d_at), align=64, typ=f32x16.llvm)
+            low = b.load(pointer(b, m_at), align=64, typ=f32x16.llvm) if has_min else None
+            sums = []
+            for t in range(TOKENS):
+                factor = b.fmul(scale, _of_token(b, dx_at, t))
+                dots = b.sitofp(joined(b, all_dots, t), f32x16.llvm)
+                value = _fma(b, dots, factor, b.extract_value(packed, t))
+                sums.append(_fma(b, low, _of_token(b, e_at, t), value) if has_min else value)
+            return context.make_tuple(b, _TILE, sums)
+
+        return _TILE(_TILE, totals, *[types.intp] * 4), generate
+
+    return function
+
+
+def _of_token(b: Any, address: Any, t: int) -> Any:
+    value = b.load(pointer(b, offset(b, address, 4 * t)), align=4, typ=ir.FloatType())
+    return splat_value(b, value, f32x16.llvm)
+
+
+def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
+    return call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [x, y, z])
+
+
+def block_step(bits: int, has_min: bool, halves: bool) -> Any:
+    """``step(f, weights, x, groups)``: add one block of 32 weights to the TOKENS sums f.
+
+    With ``halves`` every 16 weights have their own scale and offset.  groups: how
+    many groups of four one inner loop takes (returned beside the step); it comes in
+    as a value because the compiler, if it could see it, would unroll the loop, put
+    all groups of a token together, and spill the weights.
+    """
+    dots = PanelDots(bits)
+    start, add, total, zero = dots.start, dots.add, dots.total, dots.zero
+    scale = scale_step(dots.totals, has_min)
+    per_scale = 4 if halves else 8
+    inner = min(dots.groups, per_scale)
+    unrolled = NATIVE or inner < 4
+
+    @inline
+    def run(totals, w, x, groups):  # type: ignore[no-untyped-def]
+        """The groups of one scale."""
+        for g in range(0, per_scale, inner):
+            sums = start(x + TILE_NEG - 32 * g)
+            for i in range(inner if unrolled else groups):
+                sums = add(sums, w + 64 * (g + i), x + 32 * (g + i))
+            totals = total(totals, sums)
+        return totals
+
+    if halves:
+
+        @inline
+        def step_halves(f, w, x, groups):  # type: ignore[no-untyped-def]
+            for h in range(2):
+                totals = run(zero(0), w + 256 * h, x + 128 * h, groups)
+                e = x + (TILE_E1 if h else TILE_E0)
+                f = scale(f, totals, w + 512 + 128 * h, w + 576 + 128 * h, x + TILE_D, e)
+            return f
+
+        return step_halves, inner
+
+    @inline
+    def step_whole(f, w, x, groups):  # type: ignore[no-untyped-def]
+        return scale(f, run(zero(0), w, x, groups), w + 512, w + 576, x + TILE_D, x + TILE_E)
+
+    return step_whole, inner
+
+
+at = places(Panel)
+
+
+def _make(quant: Any, key: str) -> Any:
+    panel_bytes, groups_of_table = TABLE[key].panel_bytes, TABLE[key].groups
+    weights_of, scales_of = quant.weights, quant.panel_scales
+    block_bytes, sub_blocks = quant.nbytes, quant.sub_blocks
+    add_block, inner = block_step(quant.bits, not quant.signed, quant.halves)
+    if NATIVE is False and inner != groups_of_table:
+        raise ValueError(f"the table says {groups_of_table} groups, the panel kernel takes {inner}")
+
+    @inline
+    def row_address(weights, row_bytes, row, n_rows, tail_row, tail_address):  # type: ignore[no-untyped-def]
+        # rows behind the last repeat it; their results land in the padding of the output
+        row = min(row, n_rows - 1)
+        return tail_address if row == tail_row else weights + row * row_bytes
+
+    @inline
+    def unpack_panel(weights, row_bytes, row, n_rows, tail_row, tail_address, blocks, panel):  # type: ignore[no-untyped-def]
+        """16 rows from ``row`` on, of ``blocks`` file blocks each -> [32 weights][panel_bytes], as above."""
+        for half in range(2):
+            r = row + 8 * half
+            p0 = row_address(weights, row_bytes, r, n_rows, tail_row, tail_address)
+            p1 = row_address(weights, row_bytes, r + 1, n_rows, tail_row, tail_address)
+            p2 = row_address(weights, row_bytes, r + 2, n_rows, tail_row, tail_address)
+            p3 = row_address(weights, row_bytes, r + 3, n_rows, tail_row, tail_address)
+            p4 = row_address(weights, row_bytes, r + 4, n_rows, tail_row, tail_address)
+            p5 = row_address(weights, row_bytes, r + 5, n_rows, tail_row, tail_address)
+            p6 = row_address(weights, row_bytes, r + 6, n_rows, tail_row, tail_address)
+            p7 = row_address(weights, row_bytes, r + 7, n_rows, tail_row, tail_address)
+            o = panel
+            for block in range(blocks):
+                at = block * block_bytes
+                for j in range(sub_blocks):
+                    rows = (
+                        weights_of(p0 + at, j),
+                        weights_of(p1 + at, j),
+                        weights_of(p2 + at, j),
+                        weights_of(p3 + at, j),
+                        weights_of(p4 + at, j),
+                        weights_of(p5 + at, j),
+                        weights_of(p6 + at, j),
+                        weights_of(p7 + at, j),
+                    )
+                    store_transposed_64(o + j * panel_bytes + 32 * half, rows)
+                s = o + 512 + 32 * half
+                scales_of(p0 + at, s, panel_bytes)
+                scales_of(p1 + at, s + 4, panel_bytes)
+                scales_of(p2 + at, s + 8, panel_bytes)
+                scales_of(p3 + at, s + 12, panel_bytes)
+                scales_of(p4 + at, s + 16, panel_bytes)
+                scales_of(p5 + at, s + 20, panel_bytes)
+                scales_of(p6 + at, s + 24, panel_bytes)
+                scales_of(p7 + at, s + 28, panel_bytes)
+                o += sub_blocks * panel_bytes
+
+    def panel(args: int, thread: int, n_threads: int) -> None:
+        """out[token][row] (+)= weights[row] . x[token] for this thread's panels and every token.
+
+        first, last: panels of 16 rows; x: tiles of 8 tokens; out: f32.
+        """
+        weights = arg(args, at.weights)
+        row_bytes = arg(args, at.row_bytes)
+        blocks = arg(args, at.blocks)
+        scratch = arg(args, at.scratch)
+        out_stride = arg(args, at.out_stride)
+        add = arg(args, at.add) != 0
+        n_tokens = run_field(arg(args, at.run), RUN_TOKENS)
+        tiles = (n_tokens + TILE_TOKENS - 1) // TILE_TOKENS
+        n_blocks = blocks * sub_blocks
+        groups = arg(args, at.groups)
+        x_tile = n_blocks * TILE_BLOCK
+        for index in range(arg(args, at.first), arg(args, at.last)):
+            row = index * PANEL_ROWS
+            n_rows = arg(args, at.rows)
+            unpack_panel(
+                weights,
+                row_bytes,
+                row,
+                n_rows,
+                arg(args, at.tail_row),
+                arg(args, at.tail_address),
+                blocks,
+                scratch,
+            )
+            for tile in range(tiles):
+                for part in range(0, TILE_TOKENS, TOKENS):
+                    x = arg(args, at.x) + tile * x_tile + 4 * part
+                    f = zero_tile()
+                    p = scratch
+                    for _ in range(n_blocks):
+                        f = add_block(f, p, x, groups)
+                        p += panel_bytes
+                        x += TILE_BLOCK
+                    o = arg(args, at.out) + (tile * TILE_TOKENS + part) * out_stride + 4 * row
+                    for v in f:
+                        if add:
+                            v = v + load_f32x16(o)
+                        store_f32x16(o, v)
+                        o += out_stride
+
+    return step(panel)
+
+
+q4_0, q4_1 = _make(legacy.Q4_0, "q4_0"), _make(legacy.Q4_1, "q4_1")
+q5_0, q5_1 = _make(legacy.Q5_0, "q5_0"), _make(legacy.Q5_1, "q5_1")
+q8_0 = _make(legacy.Q8_0, "q8_0")
+q4_k, q5_k = _make(kquants.Q4_K, "q4_k"), _make(kquants.Q5_K, "q5_k")
+q6_k = _make(kquants.Q6_K, "q6_k")
+
+
+@intrinsic
+def float_step(typing_context: Any, f: Any, weights: Any, x: Any, stride: Any) -> Any:
+    """f[t] += weights (16 rows) * x[t], one weight a row; x[t] lies ``stride`` bytes behind x[t - 1]."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        packed, w, address, step_bytes = args
+        rows = b.load(pointer(b, w), align=64, typ=f32x16.llvm)
+        sums = []
+        for t in range(TOKENS):
+            value = splat_value(b, b.load(pointer(b, address), align=4, typ=ir.FloatType()), f32x16.llvm)
+            sums.append(
+                call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [rows, value, b.extract_value(packed, t)])
+            )
+            address = b.add(address, step_bytes)
+        return context.make_tuple(b, _TILE, sums)
+
+    return _TILE(_TILE, types.intp, types.intp, types.intp), generate
+
+
+@intrinsic
+def tile_sum(typing_context: Any, f: Any, g: Any) -> Any:
+    """f[t] + g[t] for all tokens."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        pairs = [(b.extract_value(args[0], t), b.extract_value(args[1], t)) for t in range(TOKENS)]
+        return context.make_tuple(b, _TILE, [b.fadd(x, y) for x, y in pairs])
+
+    return _TILE(_TILE, _TILE), generate
+
+
+def _make_float(quant: Any) -> Any:
+    load1, size = quant.load1, quant.nbytes
+
+    def panel(args: int, thread: int, n_threads: int) -> None:
+        """As for quantized types, but x is f32 [tokens][blocks], and the panel f32 [blocks][16]."""
+        row_bytes = arg(args, at.row_bytes)
+        n = arg(args, at.blocks)
+        scratch = arg(args, at.scratch)
+        out_stride = arg(args, at.out_stride)
+        x_stride = arg(args, at.x_stride)
+        add = arg(args, at.add) != 0
+        tokens = (run_field(arg(args, at.run), RUN_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS * TILE_TOKENS
+        for index in range(arg(args, at.first), arg(args, at.last)):
+            row = index * PANEL_ROWS
+            for r in range(PANEL_ROWS):
+                p = arg(args, at.weights) + min(row + r, arg(args, at.rows) - 1) * row_bytes
+                for k in range(n):
+                    store_f32(scratch + 64 * k + 4 * r, load1(p + size * k))
+            for t in range(0, tokens, TOKENS):
+                x = arg(args, at.x) + t * x_stride
+                f = zero_tile()
+                for start in range(0, n, _CHAIN):
+                    part = zero_tile()
+                    for k in range(start, min(start + _CHAIN, n)):
+                        part = float_step(part, scratch + 64 * k, x + 4 * k, x_stride)
+                    f = tile_sum(f, part)
+                o = arg(args, at.out) + t * out_stride + 4 * row
+                for v in f:
+                    if add:
+                        v = v + load_f32x16(o)
+                    store_f32x16(o, v)
+                    o += out_stride
+
+    return step(panel)
+
+
+f32, f16, bf16 = _make_float(floats.F32), _make_float(floats.F16), _make_float(floats.BF16)

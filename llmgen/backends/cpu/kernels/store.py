@@ -1,0 +1,185 @@
+"""Where the object code of compiled kernels is kept between processes.
+
+A file can never be stale: its folder's name is a hash over the kernel sources, the
+versions of numba, llvmlite and Python, and the exact instruction set; a file that was cut
+short or altered fails its checksum.  Object code is code, so only folders are read that
+nobody but the user and the system's administrator can write.  A folder that can be read
+and not written, as in a container, is as good as any while it holds what is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import warnings
+from functools import lru_cache
+from pathlib import Path
+
+from llmgen.backends.cpu.runtime.cpu import target
+from llmgen.files import replacing
+
+_MAGIC = b"llmgen-object-1\n"
+_OTHERS_WRITE = 0o022
+
+
+@lru_cache(maxsize=1)
+def _sources_hash() -> str:
+    """Hash of every kernel source, of the compiler's versions, and of nothing else."""
+    from importlib.metadata import version
+
+    digest = hashlib.sha256()
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes())
+    versions = [version("numba"), version("llvmlite"), sys.version, sys.platform]
+    digest.update("\n".join(versions).encode())
+    return digest.hexdigest()
+
+
+class ObjectStore:
+    """Object code on disk, one file per kernel and level."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, name: str, level: str) -> Path:
+        """The file of a kernel; the kernels of a level are in one folder."""
+        chosen = target(level)
+        key = hashlib.sha256(
+            f"{_sources_hash()}\n{chosen.level}\n{chosen.cpu}\n{chosen.features}".encode()
+        ).hexdigest()
+        return self.folder / key[:24] / (name.replace(":", ".") + ".o")
+
+    def load(self, name: str, level: str) -> bytes | None:
+        """Object code, or None where there is none that can be trusted."""
+        try:
+            data = self.path(name, level).read_bytes()
+        except OSError:
+            return None
+        head = len(_MAGIC) + 32
+        if not data.startswith(_MAGIC) or hashlib.sha256(data[head:]).digest() != data[len(_MAGIC) : head]:
+            return None
+        return data[head:]
+
+    def save(self, name: str, level: str, code: bytes) -> None:
+        """Store object code; another process sees all of it or nothing.  Raises OSError."""
+        path = self.path(name, level)
+        # each by itself: parents=True would make it for all to read
+        for folder in (self.folder, path.parent):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with replacing(path) as file:
+            file.write(_MAGIC + hashlib.sha256(code).digest() + code)
+
+
+def readable_stores() -> list[ObjectStore]:
+    """The stores that are there and can be trusted, the user's own first."""
+    return [
+        ObjectStore(folder)
+        for folder, follow in ((_users_folder(), True), (_fallback_folder(), False))
+        if _is_trusted(folder, follow)
+    ]
+
+
+def writable_store() -> ObjectStore | None:
+    """The user's store; where that cannot be written, one in the temporary folder, with a warning.
+
+    None, with a warning, where neither can.
+    """
+    wanted, fallback = _users_folder(), _fallback_folder()
+    problem = _prepare(wanted, follow=True)
+    if problem is None:
+        return ObjectStore(wanted)
+    other_problem = _prepare(fallback, follow=False)
+    if other_problem is None:
+        _warn(f"cannot keep compiled kernels in {wanted} ({problem}); keeping them in {fallback}")
+        return ObjectStore(fallback)
+    warn_not_kept(f"{wanted} ({problem}) nor in {fallback} ({other_problem})")
+    return None
+
+
+def warn_not_kept(where: str) -> None:
+    """Say that kernels could not be stored, and what that costs."""
+    _warn(
+        f"cannot keep compiled kernels in {where}; they will be compiled again at the next start, "
+        "so free some space, or set LLMGEN_CACHE to a folder that can be written"
+    )
+
+
+def _warn(sentence: str) -> None:
+    if "LLMGEN_STORE_WARNED" not in os.environ:
+        os.environ["LLMGEN_STORE_WARNED"] = "1"  # child processes need not repeat it
+        warnings.warn(sentence, stacklevel=2)
+
+
+def _users_folder() -> Path:
+    """Below $LLMGEN_CACHE, else the platform's per-user cache folder."""
+    if path := os.environ.get("LLMGEN_CACHE"):
+        return Path(path) / "kernels"
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("llmgen", appauthor=False)) / "kernels"
+
+
+def _fallback_folder() -> Path:
+    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    try:
+        temporary = tempfile.gettempdir()
+    except OSError:  # nothing can be written anywhere
+        temporary = "/tmp"
+    return Path(temporary) / f"llmgen-kernels-{user}"
+
+
+def _status(folder: Path, follow: bool) -> os.stat_result:
+    """What is there; anybody can put a link into the temporary folder, which is not followed."""
+    return folder.stat() if follow else folder.lstat()
+
+
+def _is_trusted(folder: Path, follow: bool) -> bool:
+    """Whether nobody but this user and the administrator could have put a file there."""
+    try:
+        status = _status(folder, follow)
+    except OSError:
+        return False
+    if not stat.S_ISDIR(status.st_mode):
+        return False
+    if not hasattr(os, "getuid"):
+        return True
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & _OTHERS_WRITE
+
+
+def _prepare(folder: Path, follow: bool) -> str | None:
+    """Make a folder that only this user can write; returns why that cannot be."""
+    try:
+        if follow:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = _status(folder, follow)
+        if not stat.S_ISDIR(status.st_mode):
+            return "it is a link or a file"
+        if hasattr(os, "getuid"):
+            if status.st_uid != os.getuid():
+                return "it belongs to someone else"
+            if status.st_mode & _OTHERS_WRITE:
+                _empty(folder)
+            if status.st_mode & 0o077:
+                folder.chmod(0o700)
+        handle, probe = tempfile.mkstemp(dir=folder)
+        os.close(handle)
+        os.unlink(probe)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _empty(folder: Path) -> None:
+    """Remove what others could have put there."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

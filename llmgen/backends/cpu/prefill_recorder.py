@@ -1,0 +1,147 @@
+"""The vocabulary for a chunk of a prompt: panel kernels, tiles of tokens shared out among the threads."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from llmgen.backends.cpu.kernels.arguments import Binary, Panel
+from llmgen.backends.cpu.kernels.layout import (
+    KEY_BLOCK,
+    PANEL_ROWS,
+    ROW_STATE,
+    SCORE_ROWS,
+    TILE_BLOCK,
+    TILE_TOKENS,
+)
+from llmgen.backends.cpu.plan import EVERYTHING, Access, Each, Step, Value
+from llmgen.backends.cpu.recorder import TOKENS, Recorder, floats_bytes, share
+from llmgen.backends.cpu.sequence import CacheLayout
+from llmgen.model.config import ModelConfig
+from llmgen.model.weights import Matrix, Vector
+
+
+class PromptRecorder(Recorder):
+    """A chunk of a prompt, up to ``chunk`` tokens of one sequence."""
+
+    split = 1
+
+    def __init__(
+        self, config: ModelConfig, layout: CacheLayout, run: int, chunk: int, max_outputs: int
+    ) -> None:
+        super().__init__(config, layout, run)
+        self.max_tokens, self.max_outputs = chunk, max_outputs
+
+    def whole_tokens(self, n: int) -> Value:
+        return self.value(n, private=False, partition=TOKENS)
+
+    def _head_range(self, n_heads: int) -> tuple[Any, Any]:
+        return 0, n_heads
+
+    def _head_partition(self, n_heads: int) -> Hashable:
+        return TOKENS
+
+    def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
+        out = self.value(w.n_rows, private=False, partition=("panels", w.n_rows))
+        self._panel(x, w, out)
+        if bias is not None:
+            self.emit(
+                "pointwise:add", [(out, TOKENS, True)], x=out, y=bias.address, y_stride=0, out=out, n=out.n
+            )
+            out.partition = TOKENS
+        return out
+
+    def _panel(self, x: Value, w: Matrix, out: Value) -> None:
+        kernels = w.kernels
+        tiles, blocks = x, w.n_cols
+        if kernels.record != "float32":
+            tiles, blocks = self._tiles(x), w.n_cols // kernels.block
+        scratch = self.scratch(-(-w.n_cols // 32) * kernels.panel_bytes + 64)
+        first, last = share(-(-w.n_rows // PANEL_ROWS), 1)
+        accesses: list[Access] = [
+            (tiles, EVERYTHING, False),
+            (out, out.partition, True),
+            (scratch, EVERYTHING, True),
+        ]
+        self.emit(
+            kernels.panel,
+            accesses,
+            **w.arguments,
+            first=Each(first),
+            last=Each(last),
+            x=tiles,
+            blocks=blocks,
+            out=out,
+            scratch=scratch,
+            add=0,
+            rows=w.n_rows,
+            x_stride=x.stride,
+            groups=kernels.groups,
+        )
+
+    def _tiles(self, x: Value) -> Value:
+        """x as int8 tiles of eight tokens."""
+        if "tiles" not in x.forms:
+            out = Value(x.n, x.n // 32 * TILE_BLOCK, -(-self.max_tokens // TILE_TOKENS), False, TOKENS)
+            self.emit(
+                "activations:tiles", [(x, TOKENS, False), (out, TOKENS, True)], x=x, out=out, blocks=x.n // 32
+            )
+            x.forms["tiles"] = out
+        return x.forms["tiles"]
+
+    def add(self, x: Value, y: Value) -> Value:
+        return self._by_token("add", x, y)
+
+    def gated(self, gate: Value, up: Value, activation: str) -> Value:
+        return self._by_token(f"{activation}_mul", gate, up)
+
+    def _by_token(self, kind: str, x: Value, y: Value) -> Value:
+        out = self.whole_tokens(x.n)
+        accesses: list[Access] = [(x, TOKENS, False), (y, TOKENS, False), (out, TOKENS, True)]
+        self.emit(f"pointwise:{kind}", accesses, x=x, y=y, out=out, n=x.n)
+        return out
+
+    def attend(self, q: Value, layer: int) -> Value:
+        cache = self.layout.layers[layer]
+        out = self.value(q.n, private=False, partition=("attended", layer))
+        rows = TILE_TOKENS * (self.config.n_heads // cache.n_kv_heads)
+        state = ROW_STATE + floats_bytes(cache.head_dim)
+        nbytes = SCORE_ROWS * KEY_BLOCK * 4 + rows * (cache.head_dim * 4 + state) + 64
+        self._attend("tiles", q, cache, out, self.scratch(nbytes))
+        return out
+
+    def fuse_residuals(self) -> None:
+        """x + linear(...): let the panel kernel add into x where x is not needed any more."""
+        last_use = {v: i for i, step in enumerate(self.steps) for v, _, _ in step.accesses}
+        names: dict[Value, Value] = {}  # sums that live on in the buffer of their first term
+        kept: list[Step] = []
+        for i, step in enumerate(self.steps):
+            step.rename(names)
+            total = _residual(kept[-1], step) if kept else None
+            if total and last_use[total.x] <= i and last_use[total.y] <= i:
+                _add_into(kept[-1], total.y, total.x)
+                names[total.out] = total.x
+                last_use[total.x] = last_use[total.out]
+                continue
+            kept.append(step)
+        self.steps = kept
+
+
+def _residual(panel: Step, add: Step) -> Binary | None:
+    """The sum, where ``add`` adds the product that ``panel`` has just made to something that panel does not touch."""
+    product, total = panel.args, add.args
+    if not isinstance(product, Panel) or not isinstance(total, Binary) or add.kernel != "pointwise:add":
+        return None
+    fits = (
+        total.y is product.out
+        and total.out is not total.x
+        and all(v is not total.x for v, _, _ in panel.accesses)
+    )
+    return total if fits else None
+
+
+def _add_into(panel: Step, y: Value, x: Value) -> None:
+    """Let ``panel`` add to x instead of writing y."""
+    panel.args = panel.args._replace(add=1)
+    panel.rename({y: x})
+    panel.accesses = [(v, y.partition if w and v is x else p, w) for v, p, w in panel.accesses]

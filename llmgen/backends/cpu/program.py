@@ -1,0 +1,93 @@
+"""What a model's runs need: the control block, the recorded programs with their tables, the working memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmgen.backends.cpu.kernels.layout import FIELDS, MAX_COLUMNS
+from llmgen.backends.cpu.memory import Arena
+from llmgen.backends.cpu.plan import Plan
+from llmgen.backends.cpu.recorder import Recorder
+from llmgen.backends.cpu.runtime.library import KernelLibrary
+from llmgen.backends.cpu.runtime.thread_policy import Pace
+
+
+class Control:
+    """The control block of a run (kernels/layout.FIELDS) and the arrays it points to."""
+
+    def __init__(self, max_tokens: int) -> None:
+        size = max(max_tokens, MAX_COLUMNS)
+        self._fields = np.zeros(len(FIELDS), np.int64)
+        self._ids, self._positions, self._caches, self._rows = (np.zeros(size, np.int64) for _ in range(4))
+        for name, array in (
+            ("ids", self._ids),
+            ("positions", self._positions),
+            ("caches", self._caches),
+            ("output_rows", self._rows),
+        ):
+            self._fields[FIELDS[name]] = array.ctypes.data
+        self.address = int(self._fields.ctypes.data)
+
+    def prompts(self, parts: list[tuple[np.ndarray, int, int, int]]) -> None:
+        """Parts of prompts, one behind the other: ids, position, cache, how many at the end want logits."""
+        n = n_outputs = 0
+        for ids, first, cache, wanted in parts:
+            end = n + len(ids)
+            self._ids[n:end] = ids
+            self._positions[n:end] = np.arange(first, first + len(ids))
+            self._caches[n:end] = cache
+            self._rows[n_outputs : n_outputs + wanted] = np.arange(end - wanted, end)
+            n, n_outputs = end, n_outputs + wanted
+        self._set(n, n_outputs)
+
+    def tokens(self, ids: np.ndarray, positions: list[int], caches: list[int]) -> None:
+        """One token of each sequence, all of which want logits."""
+        n = len(ids)
+        self._set(n, n)
+        self._ids[:n] = ids
+        self._positions[:n] = positions
+        self._caches[:n] = caches
+        self._rows[:n] = np.arange(n)
+
+    def _set(self, n_tokens: int, n_outputs: int) -> None:
+        self._fields[FIELDS["n_tokens"]] = n_tokens
+        self._fields[FIELDS["n_outputs"]] = n_outputs
+
+
+class Program:
+    """A recorded program and its tables, one set per thread count."""
+
+    def __init__(self, recorder: Recorder, n_threads: int) -> None:
+        self.pace = Pace(n_threads)
+        assert recorder.logits_value is not None
+        self.recorder = recorder
+        self.plan = Plan(recorder.steps, [recorder.logits_value])
+        self._tables: dict[int, np.ndarray] = {}
+
+    def table(self, n_threads: int, workspace: Workspace, library: KernelLibrary) -> tuple[int, int, int]:
+        """Address of thread 0's table, bytes between the threads' tables, steps."""
+        table = self._tables.get(n_threads)
+        if table is None:
+            private = workspace.private(n_threads)
+            table = self.plan.table(n_threads, workspace.shared.address, private, library.address)
+            self._tables[n_threads] = table
+        return table.ctypes.data, table.strides[0], len(self.plan.steps)
+
+
+class Workspace:
+    """The arenas of both programs, which never run at the same time."""
+
+    def __init__(self, *programs: Program) -> None:
+        self._private_bytes = max(p.plan.private_bytes for p in programs) + 4096
+        self.shared = Arena(max(p.plan.shared_bytes for p in programs) + 4096, "the model's working memory")
+        self._private: list[Arena] = []
+
+    def private(self, n_threads: int) -> list[int]:
+        """Addresses of n_threads private arenas."""
+        while len(self._private) < n_threads:
+            self._private.append(Arena(self._private_bytes, "a thread's working memory"))
+        return [arena.address for arena in self._private[:n_threads]]
+
+    def close(self) -> None:
+        self._private.clear()
+        del self.shared

@@ -1,0 +1,365 @@
+"""The vocabulary of the model functions.
+
+An architecture (archs/) is a Python function over a ``Recorder``: it reads like a
+forward pass, but a call computes nothing, it records steps.  There are two
+recorders, chosen by the role of the tokens:
+
+- ``TokenRecorder`` (token_recorder.py): 1 to 8 generated tokens.  Matrix-vector kernels; small values are
+  computed by every thread for itself, which is cheaper than a barrier.
+- ``PromptRecorder`` (prompt_recorder.py): a chunk of a prompt.  Panel kernels; threads share out tiles of
+  eight tokens.
+
+Shapes: a Value of n stands for float32 [tokens, n].  A value must not change any more
+once there is another form of it (quantized, or a shared copy).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from llmgen.backends.cpu.kernels.arguments import table_of
+from llmgen.backends.cpu.kernels.layout import COLUMN_SUMS, FIELDS, MAX_COLUMNS, RECORDS
+from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Step, Stream, Value
+from llmgen.backends.cpu.sequence import CacheLayout, LayerCache
+from llmgen.model.config import ModelConfig
+from llmgen.model.rope import RopeTable
+from llmgen.model.weights import Matrix, Vector
+
+COUNT_TOKENS = 8 * FIELDS["n_tokens"]
+COUNT_OUTPUTS = 8 * FIELDS["n_outputs"]
+
+TOKENS = "tokens"
+"""Partition of prompt values: each thread its own tiles of tokens."""
+
+
+def share(n: int, unit: int) -> tuple[Callable[[int, int], int], Callable[[int, int], int]]:
+    """first(thread, n_threads) and last(...) of a thread's share of n, in whole units."""
+    units = -(-n // unit)
+
+    def first(thread: int, n_threads: int) -> int:
+        return min(units * thread // n_threads * unit, n)
+
+    def last(thread: int, n_threads: int) -> int:
+        return min(units * (thread + 1) // n_threads * unit, n)
+
+    return first, last
+
+
+def rows_unit(n: int) -> int:
+    """Rows are shared out in units that keep quantized blocks and cache lines whole."""
+    return 32 if n % 32 == 0 else 16
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Partition: each thread its own range of a token's n values."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Partition: each thread its own heads of n, all tokens."""
+
+    n: int
+
+
+def floats_bytes(n: int) -> int:
+    """Bytes of n floats, padded to whole vectors."""
+    return -(-n // 16) * 64
+
+
+class Recorder(ABC):
+    """Records steps.  Subclasses say how tokens and rows are shared out."""
+
+    max_tokens: int
+    max_outputs: int
+
+    def __init__(self, config: ModelConfig, layout: CacheLayout, run: int) -> None:
+        self.config, self.layout, self.run = config, layout, run
+        self.steps: list[Step] = []
+        self.logits_value: Value | None = None
+        self.tables: list[RopeTable] = []
+
+    # ---- building blocks ---------------------------------------------------------
+
+    def value(self, n: int, private: bool, partition: Hashable = EVERYTHING) -> Value:
+        return Value(n, floats_bytes(n), self.max_tokens, private, partition)
+
+    def scratch(self, nbytes: int) -> Value:
+        return Value(0, nbytes, 1, True)
+
+    def emit(
+        self, kernel: str, accesses: list[Access], stream: Stream | None = None, /, **arguments: Any
+    ) -> None:
+        """Append a step.
+
+        arguments: those of the kernel's table (kernels/arguments.py).  ``run``, ``split``
+        and the strides of values need not be said.  Raises TypeError where one is
+        missing or unknown.
+        """
+        assert not any(writes and v.forms for v, _, writes in accesses), f"{kernel} makes another form stale"
+        table = table_of(kernel)
+        for name in table._fields:
+            if name not in arguments:
+                if name == "run" or name == "split":
+                    arguments[name] = getattr(self, name)
+                elif isinstance(value := arguments.get(name.removesuffix("_stride")), (Value, At)):
+                    arguments[name] = value.stride
+        self.steps.append(Step(kernel, table(**arguments), accesses, stream))
+
+    @abstractmethod
+    def whole_tokens(self, n: int) -> Value:
+        """A value of which each thread computes whole tokens: all, or its own tiles."""
+
+    @property
+    @abstractmethod
+    def split(self) -> int:
+        """1 where threads share out tokens, 0 where each takes all."""
+
+    def token_reads(self, *values: Value) -> list[Access]:
+        """Reads of whole tokens."""
+        return [(v, TOKENS if self.split else EVERYTHING, False) for v in values]
+
+    # ---- the vocabulary ------------------------------------------------------------
+
+    def embed(self, w: Matrix, scale: float = 1.0) -> Value:
+        """scale * w[id of t] for each token t: [tokens, n_cols]."""
+        out = self.whole_tokens(w.n_cols)
+        kernels = w.kernels
+        self.emit(
+            kernels.embed,
+            [(out, out.partition, True)],
+            weights=w.address,
+            row_bytes=w.row_bytes,
+            blocks=w.n_cols // kernels.block,
+            block=kernels.block,
+            out=out,
+            n=w.n_cols,
+            scale=scale,
+        )
+        return out
+
+    def rms_norm(self, x: Value, w: Vector, eps: float | None = None) -> Value:
+        """x / rms(x) * w over the whole width."""
+        return self._norm("norms:rms_norm", x, w, None, eps)
+
+    def layer_norm(self, x: Value, w: Vector, bias: Vector | None, eps: float | None = None) -> Value:
+        """(x - mean) / sqrt(var + eps) * w + bias over the whole width."""
+        return self._norm("norms:layer_norm", x, w, bias, eps)
+
+    def _norm(self, kernel: str, x: Value, w: Vector, bias: Vector | None, eps: float | None) -> Value:
+        out = self.whole_tokens(x.n)
+        self.emit(
+            kernel,
+            [*self.token_reads(x), (out, out.partition, True)],
+            x=x,
+            out=out,
+            weight=w.address,
+            weight_stride=0,
+            bias=bias.address if bias else 0,
+            n=x.n,
+            first=0,
+            last=1,
+            eps=self.config.norm_eps if eps is None else eps,
+        )
+        return out
+
+    def head_norm(self, x: Value, w: Vector, n_heads: int, kind: str = "rms") -> Value:
+        """Norm of each head of x [tokens, n_heads * head_dim] by itself, in place; kind: 'rms' or 'layer'.
+
+        w: [head_dim] for all heads, or [n_heads, head_dim].
+        """
+        first, last = self._head_range(n_heads)
+        self._in_place(
+            f"norms:{kind}_norm",
+            x,
+            self._head_partition(n_heads),
+            out=x,
+            weight=w.address,
+            weight_stride=4 * w.n if w.rows > 1 else 0,
+            bias=0,
+            n=self.config.head_dim,
+            first=first,
+            last=last,
+            eps=self.config.norm_eps,
+        )
+        return x
+
+    def rope(
+        self, x: Value, n_heads: int, table: RopeTable, scale: float = 1.0, token_scale: int = 0
+    ) -> Value:
+        """Rotate each head of x [tokens, n_heads * head_dim] by its position, times ``scale``; in place.
+
+        token_scale: 0, or the address of one more factor per position, float32 [n_ctx].
+        """
+        if table not in self.tables:
+            self.tables.append(table)
+        first, last = self._head_range(n_heads)
+        self._in_place(
+            "rope:rope",
+            x,
+            self._head_partition(n_heads),
+            first=first,
+            last=last,
+            head_dim=self.config.head_dim,
+            n_rot=table.n_rot,
+            neox=int(table.neox),
+            table=table.address,
+            scale=scale,
+            token_scale=token_scale,
+        )
+        return x
+
+    def _in_place(self, kernel: str, x: Value, partition: Hashable, /, **arguments: Any) -> None:
+        self.emit(kernel, [(x, partition, True)], x=x, **arguments)
+
+    @abstractmethod
+    def _head_range(self, n_heads: int) -> tuple[Any, Any]:
+        """First and last head of a thread."""
+
+    @abstractmethod
+    def _head_partition(self, n_heads: int) -> Hashable: ...
+
+    def store(self, k: Value, v: Value, layer: int) -> None:
+        """Concatenate keys and values, [tokens, n_kv_heads * head_dim] each, to the layer's cache."""
+        cache = self.layout.layers[layer]
+        first, last = self._head_range(cache.n_kv_heads)
+        partition = self._head_partition(cache.n_kv_heads)
+        self._cache_written = Value(0, 0, 0, False)  # stands for the cache's memory between store and attend
+        accesses: list[Access] = [
+            (k, partition, False),
+            (v, partition, False),
+            (self._cache_written, partition, True),
+        ]
+        self.emit(
+            f"cache:store_{self.layout.kv_type}",
+            accesses,
+            k=k,
+            v=v,
+            first=first,
+            last=last,
+            head_dim=cache.head_dim,
+            k_at=cache.key_offset,
+            v_at=cache.value_offset,
+            blocks=cache.blocks,
+        )
+
+    def _attend(self, kernel: str, q: Value, cache: LayerCache, out: Value, scratch: Value) -> None:
+        """Emit an attention kernel, which each thread does for its own part of ``out``."""
+        accesses: list[Access] = [
+            (q, EVERYTHING, False),
+            (self._cache_written, EVERYTHING, False),
+            (out, out.partition, True),
+            (scratch, EVERYTHING, True),
+        ]
+        self.emit(
+            f"attention:{kernel}_{self.layout.kv_type}",
+            accesses,
+            q=q,
+            n_kv=cache.n_kv_heads,
+            group=self.config.n_heads // cache.n_kv_heads,
+            head_dim=cache.head_dim,
+            k_at=cache.key_offset,
+            v_at=cache.value_offset,
+            blocks=cache.blocks,
+            window=cache.window,
+            cap=float(self.config.attention_cap),
+            out=out,
+            scratch=scratch,
+        )
+
+    @abstractmethod
+    def attend(self, q: Value, layer: int) -> Value:
+        """softmax(q k^T) v over the layer's cache, within its window: [tokens, n_heads * head_dim], as q.
+
+        q is already scaled.
+        """
+
+    @abstractmethod
+    def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
+        """x @ w.T + bias: [tokens, n_cols] -> [tokens, n_rows]."""
+
+    @abstractmethod
+    def add(self, x: Value, y: Value) -> Value:
+        """x + y, of the same shape."""
+
+    @abstractmethod
+    def gated(self, gate: Value, up: Value, activation: str) -> Value:
+        """activation(gate) * up, of the same shape; activation: 'silu' or 'gelu'."""
+
+    def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
+        """x @ w.T + bias for the tokens that want logits, soft-capped; ends the program."""
+        out = Value(w.n_rows, floats_bytes(w.n_rows), self.max_outputs, False, Rows(w.n_rows))
+        self._matvec(w, self._output_record(x, w), EVERYTHING, out, COUNT_OUTPUTS)
+        first, last = share(w.n_rows, rows_unit(w.n_rows))
+        here = At(out, lambda t, n: 4 * first(t, n))
+        n = Each(lambda t, n: last(t, n) - first(t, n))
+        if bias is not None:
+            there = Each(lambda t, n: bias.address + 4 * first(t, n))
+            self.emit(
+                "pointwise:add_row", [(out, out.partition, True)], x=here, y=there, n=n, count=COUNT_OUTPUTS
+            )
+        if cap:
+            self.emit(
+                "pointwise:softcap", [(out, out.partition, True)], x=here, n=n, cap=cap, count=COUNT_OUTPUTS
+            )
+        self.logits_value = out
+
+    def _output_record(self, x: Value, w: Matrix) -> Value:
+        """The activations of the tokens that want logits, for w's matrix-vector kernel."""
+        kind = w.kernels.record
+        out = Value(x.n, RECORDS[kind].size(x.n), self.max_outputs, not self.split, "outputs")
+        self.emit(
+            f"activations:{kind}",
+            [(x, EVERYTHING, False), (out, "outputs", True)],
+            x=x,
+            out=out,
+            first=0,
+            last=record_units(x.n, kind),
+            real=real_units(x.n, kind),
+            gather=1,
+            count=COUNT_OUTPUTS,
+        )
+        return out
+
+    def _matvec(self, w: Matrix, record: Value, reads: Hashable, out: Value, count: int) -> None:
+        """Emit the matrix-vector kernel of w."""
+        first, last = share(w.n_rows, rows_unit(w.n_rows))
+        kernels = w.kernels
+        steps, tail = divmod(w.n_cols, kernels.step)
+        scratch = self.scratch(MAX_COLUMNS * COLUMN_SUMS)
+        accesses: list[Access] = [
+            (record, reads, False),
+            (out, out.partition, True),
+            (scratch, EVERYTHING, True),
+        ]
+        self.emit(
+            kernels.matvec,
+            accesses,
+            (w.address, lambda t, n: first(t, n) * w.row_bytes),
+            **w.arguments,
+            first=Each(first),
+            last=Each(last),
+            x=record,
+            steps=steps,
+            tail=tail // kernels.block,
+            out=out,
+            count=count,
+            scratch=scratch,
+        )
+
+
+def real_units(n: int, kind: str) -> int:
+    """Blocks of 32 (for the float format: values) of n values."""
+    return n if kind == "float32" else n // 32
+
+
+def record_units(n: int, kind: str) -> int:
+    """The same of a record of n values, padding included."""
+    record = RECORDS[kind]
+    padded = -(-n // record.values) * record.values
+    return real_units(padded, kind)

@@ -1,0 +1,1 @@
+"""How compiled code is found, loaded and run: the CPU's level, the object store, threads, interrupts."""

@@ -1,0 +1,153 @@
+"""The compiler process: turns kernel sources into object code with Numba and LLVM.
+
+    python -m llmgen.backends.cpu.runtime.compile LEVEL < names
+
+Reads kernel names, one a line ("module:function", below llmgen.backends.cpu.kernels), and writes
+for each a line with its name and the size of its object code, then the code itself.  A
+separate process keeps the memory of two compilers out of the program, lets several run
+at once, and can simply be killed on Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+_OF_MANY_HELPERS = ("choice",)
+"""Modules whose kernels call dozens of helpers that no other kernel uses."""
+
+
+def native_symbol(name: str) -> str:
+    """The linker symbol of a kernel."""
+    return "llmgen_" + "".join(c if c.isalnum() else "_" for c in name)
+
+
+def _wrapper(symbol: str, target: str, n_args: int, returns: bool) -> str:
+    """LLVM text of a plain C function around Numba's calling convention (status, result pointer, error pointer)."""
+    params = ", ".join(f"i64 %a{i}" for i in range(n_args))
+    return f"""
+define {"i64" if returns else "void"} @{symbol}({params}) {{
+  %result = alloca i64
+  %error = alloca ptr
+  %status = call i32 @"{target}"(ptr %result, ptr %error{"".join(f", i64 %a{i}" for i in range(n_args))})
+  {"%value = load i64, ptr %result" if returns else ""}
+  ret {"i64 %value" if returns else "void"}
+}}
+"""
+
+
+def compile_kernel(name: str) -> bytes:
+    """Object code of one kernel for the level of this process."""
+    import importlib
+
+    import llvmlite.binding as llvm
+    from numba import njit, types
+
+    from llmgen.backends.cpu.kernels.abi import OPTIONS
+
+    module, function_name = name.split(":")
+    function = getattr(importlib.import_module(f"llmgen.backends.cpu.kernels.{module}"), function_name)
+    signature = function.signature
+    with translating_only() if module in _OF_MANY_HELPERS else nullcontext():
+        dispatcher = njit(signature, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)(function)
+    (overload,) = dispatcher.overloads.values()
+    inner = overload.fndesc.llvm_func_name
+    returns = signature.return_type != types.void
+    text = dispatcher.inspect_llvm(dispatcher.signatures[0])
+    text += _wrapper(native_symbol(name), inner, len(signature.args), returns)
+    return _emit(llvm.parse_assembly(text), native_symbol(name))
+
+
+def _emit(module: Any, symbol: str) -> bytes:
+    """Keep only ``symbol``, optimize, and emit machine code."""
+    import llvmlite.binding as llvm
+
+    from llmgen.backends.cpu.runtime.library import target_machine
+
+    for function in module.functions:
+        if not function.is_declaration and function.name != symbol:
+            function.linkage = "internal"
+    module.verify()
+    machine = target_machine()
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+@contextmanager
+def translating_only() -> Iterator[None]:
+    """Have Numba translate to LLVM and do nothing else.
+
+    For each helper it would also make wrappers to call it from Python, machine code, and an
+    optimized copy, all of which :func:`_emit` makes again for the whole kernel: a third of
+    the time.  These are private parts of Numba; where a version of it has none of them, it
+    compiles as usual.
+    """
+    from numba.core import codegen, cpu, dispatcher
+
+    parts: list[tuple[Any, str, Any]] = [
+        (getattr(dispatcher, "_FunctionCompiler", None), "_customize_flags", _without_wrappers),
+        (getattr(codegen, "CPUCodeLibrary", None), "_optimize_final_module", lambda self: None),
+        (getattr(codegen, "JITCodeLibrary", None), "_finalize_specific", lambda self: None),
+        (getattr(codegen, "JITCPUCodegen", None), "_add_module", lambda self, module: None),
+        (getattr(cpu, "CPUContext", None), "get_executable", _no_executable),
+    ]
+    if not all(hasattr(owner, name) for owner, name, _ in parts):
+        yield
+        return
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in parts]
+    try:
+        for owner, name, replacement in parts:
+            setattr(owner, name, replacement)
+        yield
+    finally:
+        for owner, name, original in before:
+            setattr(owner, name, original)
+
+
+def _without_wrappers(compiler: Any, flags: Any) -> Any:
+    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    return flags
+
+
+def _no_executable(context: Any, library: Any, descriptor: Any, environment: Any) -> Any:
+    """Link the library, and in place of a function to call give an object by which Numba knows the overload."""
+    library._ensure_finalized()
+    return [].append
+
+
+def main() -> None:
+    """Compile the kernels named on stdin, in order."""
+    from llmgen.backends.cpu.runtime.cpu import target
+
+    level = sys.argv[1]
+    os.environ["LLMGEN_KERNEL_LEVEL"] = level
+    chosen = target(level)
+    # Numba compiles for the process's own CPU unless told otherwise before it is imported
+    os.environ["NUMBA_CPU_NAME"] = chosen.cpu
+    os.environ["NUMBA_CPU_FEATURES"] = chosen.features
+
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    from llmgen.backends.cpu.runtime.threads import register_system_calls
+
+    register_system_calls(llvm.add_symbol)
+    # What anything else prints must not come between.
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr
+    for line in sys.stdin:
+        name = line.strip()
+        code = compile_kernel(name)
+        answers.write(f"{name} {len(code)}\n".encode() + code)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""Compiled kernels: from a name to a function that can be called.
+
+Nothing here imports numba.  Kernels that are stored (see ``store``) are mapped into
+memory, which takes milliseconds.  Missing ones are compiled by child processes (see
+``compile``), which give the object code back; of several programs that miss the same
+kernels one compiles them, and the others wait.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from llmgen.backends.cpu.kernels.store import ObjectStore, readable_stores, warn_not_kept, writable_store
+from llmgen.backends.cpu.runtime.cpu import target
+from llmgen.backends.cpu.runtime.threads import usable_cores
+from llmgen.errors import KernelError
+from llmgen.files import folder_lock
+
+Progress = Callable[[int, int], None]
+"""Called with (kernels done, kernels in all) while kernels are compiled."""
+
+Keep = Callable[[str, bytes], None]
+"""Called with a kernel's name and its object code."""
+
+_COMPLAINT_LINES = 50
+
+
+def target_machine() -> Any:
+    """LLVM's target machine for the level of this process."""
+    import llvmlite.binding as llvm
+
+    chosen = target()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=chosen.cpu, features=chosen.features, opt=3, reloc="default", codemodel="jitdefault", jit=True
+    )
+
+
+class KernelLibrary:
+    """The kernels of one level in this process, by name."""
+
+    def __init__(self, level: str | None = None) -> None:
+        self.level = target(level).level
+        self._addresses: dict[str, int] = {}
+        self._engine: Any = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def for_level(cls, level: str | None = None) -> KernelLibrary:
+        """The library of this process for a level, by default the best one."""
+        return _library(target(level).level)
+
+    def require(self, names: Iterable[str], progress: Progress | None = None) -> None:
+        """Make kernels callable: load what is stored, compile the rest."""
+        with self._lock:
+            missing = self._not_loaded(names)
+            if missing:
+                self._build(missing, progress or _no_progress)
+
+    def _not_loaded(self, names: Iterable[str]) -> list[str]:
+        """Load kernels from where they are stored; returns those that are nowhere."""
+        wanted = [name for name in dict.fromkeys(names) if name not in self._addresses]
+        stores = readable_stores() if wanted else []
+        return [name for name in wanted if not any(self._load(store, name) for store in stores)]
+
+    def _build(self, names: list[str], progress: Progress) -> None:
+        """Compile kernels, or wait for another process that does."""
+        store = writable_store()
+        with _building(store, names, self.level, progress):
+            missing = self._not_loaded(names)
+            if not missing:
+                return
+            keeper = _Keeper(store, self.level)
+            _compile_in_children(missing, self.level, progress, keeper.keep)
+        keeper.finish()
+        for name, code in keeper.codes.items():
+            self._link(name, code)
+
+    def renew_lock(self) -> None:
+        """In a forked child, whose parent may have held it."""
+        self._lock = threading.Lock()
+
+    def address(self, name: str) -> int:
+        return self._addresses[name]
+
+    def function(self, name: str, n_args: int, returns: bool = True) -> Any:
+        """A kernel as a Python callable over int64 arguments; the GIL is released while it runs."""
+        self.require([name])
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64 if returns else None, *[ctypes.c_int64] * n_args)
+        return kind(self._addresses[name])
+
+    def _load(self, store: ObjectStore, name: str) -> bool:
+        code = store.load(name, self.level)
+        if code is not None:
+            self._link(name, code)
+        return code is not None
+
+    def _link(self, name: str, code: bytes) -> None:
+        import llvmlite.binding as llvm
+
+        from llmgen.backends.cpu.runtime.compile import native_symbol
+
+        if self._engine is None:
+            self._engine = _new_engine()
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+        self._addresses[name] = self._engine.get_function_address(native_symbol(name))
+
+
+_libraries: dict[str, KernelLibrary] = {}
+
+
+def _library(level: str) -> KernelLibrary:
+    return _libraries.setdefault(level, KernelLibrary(level))
+
+
+def _renew_locks() -> None:
+    """In a forked child: a thread that was loading kernels did not come along, its lock did."""
+    for library in _libraries.values():
+        library.renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+def _new_engine() -> Any:
+    """An execution engine that can hold object files."""
+    import llvmlite.binding as llvm
+
+    from llmgen.backends.cpu.runtime.threads import register_system_calls
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    register_system_calls(llvm.add_symbol)
+    machine = llvm.Target.from_default_triple().create_target_machine(codemodel="jitdefault", jit=True)
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+
+
+class _Keeper:
+    """Object code as it comes from the compilers: stored where that can be, and in memory in any case."""
+
+    def __init__(self, store: ObjectStore | None, level: str) -> None:
+        self.codes: dict[str, bytes] = {}
+        self._store, self._level = store, level
+        self._problem: tuple[Path, str] | None = None
+
+    def keep(self, name: str, code: bytes) -> None:
+        """Take a kernel; a disk that is full by now is no reason to stop."""
+        self.codes[name] = code
+        if self._store is None or self._problem is not None:
+            return
+        try:
+            self._store.save(name, self._level, code)
+        except OSError as error:
+            self._problem = self._store.folder, error.strerror or str(error)
+
+    def finish(self) -> None:
+        """Tell the user what could not be stored."""
+        if self._problem is not None:
+            folder, why = self._problem
+            warn_not_kept(f"{folder} ({why})")
+
+
+@contextmanager
+def _building(store: ObjectStore | None, names: list[str], level: str, progress: Progress) -> Iterator[None]:
+    """Alone among the processes that compile for a level into a store; shows how far another is meanwhile."""
+    with ExitStack() as stack:
+        if store is not None:
+            paths = [store.path(name, level) for name in names]
+            lock = store.folder / f".{paths[0].parent.name}.lock"
+            waiting = partial(_show_how_far, paths, progress)
+            with suppress(OSError):  # where no lock can be made, several may compile the same
+                stack.enter_context(folder_lock(lock, waiting))
+        yield
+
+
+def _show_how_far(paths: list[Path], progress: Progress) -> None:
+    progress(sum(path.exists() for path in paths), len(paths))
+
+
+def _no_progress(done: int, total: int) -> None:
+    pass
+
+
+class _Compiler:
+    """A child process that compiles kernels by name."""
+
+    def __init__(self, level: str) -> None:
+        self._process = _start_child(level)
+        # The last lines it complained with; a pipe that nobody empties would stop it.
+        self._complaints: deque[bytes] = deque(maxlen=_COMPLAINT_LINES)
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._process.stderr
+        try:
+            self._complaints.extend(iter(lambda: self._process.stderr.readline(10_000), b""))  # type: ignore[union-attr]
+        except (OSError, ValueError):  # closed meanwhile
+            pass
+
+    def compile(self, name: str) -> bytes | None:
+        """A kernel's object code, None where the process failed over it."""
+        process = self._process
+        assert process.stdin
+        assert process.stdout
+        try:
+            process.stdin.write(f"{name}\n".encode())
+            process.stdin.flush()
+            answered, _, size = process.stdout.readline(1000).decode().strip().partition(" ")
+            code = process.stdout.read(int(size)) if answered == name else b""
+        except (OSError, ValueError):
+            return None
+        return code if code and len(code) == int(size) else None
+
+    def why(self) -> str:
+        """Why it ended, in its last words."""
+        try:
+            self._process.wait(5)  # one that has just closed its output is about to exit
+        except subprocess.TimeoutExpired:
+            return ""
+        self._listener.join(5)
+        lines = [line for line in self._complaints if line.strip()]
+        if not self._process.returncode:
+            return ""
+        return (
+            lines[-1].decode(errors="replace").strip() if lines else f"exit status {self._process.returncode}"
+        )
+
+    def done(self) -> None:
+        """No more names will come."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.close()
+        except OSError:
+            pass
+
+    def kill(self) -> None:
+        """End it, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+        self._listener.join(5)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe:
+                pipe.close()
+
+
+def _compile_in_children(names: list[str], level: str, progress: Progress, keep: Keep) -> None:
+    """Compile kernels in as many processes as there are cores, slowest first; any failure is a KernelError."""
+    queue = sorted(names, key=_expected_cost, reverse=True)
+    lock = threading.Lock()
+    done: list[str] = []
+    failures: list[str] = []
+    children: list[_Compiler] = []
+
+    def feed(child: _Compiler) -> None:
+        while True:
+            with lock:
+                if failures or not queue:
+                    break
+                name = queue.pop(0)
+            code = child.compile(name)
+            with lock:
+                if code is None:
+                    failures.append(name)
+                else:
+                    keep(name, code)
+                    done.append(name)
+        child.done()
+
+    try:
+        for _ in range(max(1, min(usable_cores(), len(names), 8))):
+            children.append(_Compiler(level))
+        feeders = [threading.Thread(target=feed, args=(child,), daemon=True) for child in children]
+        for thread in feeders:
+            thread.start()
+        reported = -1
+        while any(thread.is_alive() for thread in feeders):
+            if reported != len(done):
+                reported = len(done)
+                progress(reported, len(names))
+            for thread in feeders:
+                thread.join(0.05)
+        if failures:
+            raise KernelError(_failure(failures[0], children))
+        progress(len(names), len(names))
+    finally:
+        for child in children:
+            child.kill()
+
+
+def _expected_cost(name: str) -> int:
+    """Rough order of compile times."""
+    weights = {"attention": 9, "choice": 8, "panel": 6, "matvec": 4}
+    return max((cost for word, cost in weights.items() if word in name), default=1)
+
+
+def _start_child(level: str) -> subprocess.Popen[bytes]:
+    import llmgen
+
+    # what the user told Numba for his own programs is not meant for kernels that are kept
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    package_root = str(Path(llmgen.__file__).parent.parent)
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [package_root, environment.get("PYTHONPATH", "")])
+    )
+    # the child must not be hit by the terminal's Ctrl-C: its parent kills it
+    options: dict[str, Any] = (
+        {"start_new_session": True} if os.name == "posix" else {"creationflags": 0x00000200}
+    )
+    # -P: a numba.py in the user's current folder is not numba
+    command = [sys.executable, "-P", "-m", "llmgen.backends.cpu.runtime.compile", level]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        **options,
+    )
+
+
+def _failure(name: str, children: list[_Compiler]) -> str:
+    last = next((why for child in reversed(children) if (why := child.why())), "")
+    return f"compiling the kernel {name} failed ({last or 'the compiler process ended'}); llmgen needs a working numba"

@@ -1,0 +1,66 @@
+"""How many threads to use, and what the operating system calls them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from llmgen.backends.cpu.kernels import cgroup
+from llmgen.errors import UsageError
+
+
+def _allowed_cpus() -> set[int]:
+    """Logical CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+def _core_of(cpu: int) -> object:
+    """What identifies the physical core of a logical CPU."""
+    base = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+    try:
+        return (base / "physical_package_id").read_text(), (base / "core_id").read_text()
+    except OSError:
+        return cpu
+
+
+def usable_cores() -> int:
+    """Physical cores that this process may use: affinity and the control group's quota are honoured."""
+    cpus = _allowed_cpus()
+    cores = len({_core_of(cpu) for cpu in cpus}) or 1
+    quota = cgroup.cpu_quota()
+    if quota is not None:
+        cores = min(cores, max(1, int(quota)))
+    return cores
+
+
+def default_threads() -> int:
+    """$LLMGEN_THREADS, else ``usable_cores``.  Raises UsageError."""
+    value = os.environ.get("LLMGEN_THREADS")
+    if not value:
+        return usable_cores()
+    if not value.isdecimal() or int(value) < 1:
+        raise UsageError(f"LLMGEN_THREADS is {value!r}, expected a whole number of at least 1")
+    return int(value)
+
+
+def register_system_calls(add_symbol: Callable[[str, int], None]) -> None:
+    """Give compiled code the two calls it needs: give up the processor, and sleep for microseconds."""
+
+    def address(function: object) -> int:
+        value = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
+        assert value is not None
+        return value
+
+    if os.name == "nt":
+        kernel32 = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
+        add_symbol("llmgen_yield", address(kernel32.SwitchToThread))
+        # Sleep takes milliseconds; asked for 50 it still parks a thread, only longer
+        add_symbol("llmgen_sleep", address(kernel32.Sleep))
+        return
+    libc = ctypes.CDLL(None)
+    add_symbol("llmgen_yield", address(libc.sched_yield))
+    add_symbol("llmgen_sleep", address(libc.usleep))

@@ -1,0 +1,60 @@
+"""From logits to text: sampling, stopping, sessions and batches.
+
+The names below load on first use, so that the command line can read the
+options of :class:`SamplingParams` without importing numpy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llmgen.engine.batch import Batch
+    from llmgen.engine.beams import Beam, BeamOptions, BeamSearch
+    from llmgen.engine.events import GenerationEvent, GenerationResult, Timings, TokenLogprob
+    from llmgen.engine.requests import Answer, Request
+    from llmgen.engine.session import Session
+    from llmgen.engine.stream import GenerationStream
+    from llmgen.sampling.params import SamplingParams
+    from llmgen.sampling.sampler import Sampler
+
+_HOME = {
+    "Answer": "llmgen.engine.requests",
+    "Batch": "llmgen.engine.batch",
+    "Request": "llmgen.engine.requests",
+    "Beam": "llmgen.engine.beams",
+    "BeamOptions": "llmgen.engine.beams",
+    "BeamSearch": "llmgen.engine.beams",
+    "GenerationEvent": "llmgen.engine.events",
+    "GenerationResult": "llmgen.engine.events",
+    "GenerationStream": "llmgen.engine.stream",
+    "Sampler": "llmgen.sampling.sampler",
+    "SamplingParams": "llmgen.sampling.params",
+    "Session": "llmgen.engine.session",
+    "Timings": "llmgen.engine.events",
+    "TokenLogprob": "llmgen.engine.events",
+}
+
+__all__ = [
+    "Answer",
+    "Batch",
+    "Request",
+    "Beam",
+    "BeamOptions",
+    "BeamSearch",
+    "GenerationEvent",
+    "GenerationResult",
+    "GenerationStream",
+    "Sampler",
+    "SamplingParams",
+    "Session",
+    "Timings",
+    "TokenLogprob",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

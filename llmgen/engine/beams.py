@@ -1,0 +1,386 @@
+"""Beam search: the most likely continuations, several hypotheses side by side.
+
+A hypothesis with n tokens whose log-probabilities sum to s has the score
+s / n ** length_penalty (Wu et al. 2016 in the simple form that Hugging Face uses);
+the token that ends it counts.  Every step extends each live hypothesis by its most
+likely tokens and keeps the best ``n_beams`` of all; one that ends is put aside.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmgen.engine.batch import MAX_SLOTS
+from llmgen.engine.cached import CachedTokens, OnPrompt, common_prefix
+from llmgen.engine.events import Ending, GenerationResult, Timings, TokenLogprob, TokenScore
+from llmgen.engine.interfaces import ModelLike, TokenizerLike
+from llmgen.engine.prompt import check_prompt
+from llmgen.engine.stopping import AnswerText, Cancel, Interruptible, Stops, keep_result
+from llmgen.errors import Interrupted, LLMGenError, UsageError
+from llmgen.sampling.candidates import best, check_finite, log_total
+from llmgen.sampling.params import SamplingParams, checked_params
+from llmgen.sampling.sampler import Sampler
+
+MAX_BEAMS = 64
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BeamOptions:
+    """How to search.
+
+    ``length_penalty`` over 0 favours long answers, under 0 short ones, 0 compares
+    plain sums.  With ``early_stopping`` the search ends as soon as ``n_beams``
+    answers are complete; without, when no live hypothesis has a better score than
+    the worst of them (exact for a penalty of 0 or less).
+    """
+
+    n_beams: int = 4
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.n_beams, int) or not 1 <= self.n_beams <= MAX_BEAMS:
+            raise UsageError(f"beams (--beams) must be from 1 to {MAX_BEAMS}, not {self.n_beams}")
+        if not -10 <= self.length_penalty <= 10:
+            raise UsageError(
+                f"length_penalty (--length-penalty) must be from -10 to 10, not {self.length_penalty}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Beam:
+    """One answer of the search: ``score`` ranks it, ``logprob`` is the sum over its tokens."""
+
+    result: GenerationResult
+    score: float
+    logprob: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as plain values, ready for JSON."""
+        return {"score": self.score, "logprob": self.logprob, **self.result.as_dict()}
+
+
+@dataclass
+class _Hypothesis:
+    """A live one: its tokens, the cache that holds all of them but the last, its sampler's memory."""
+
+    cache: CachedTokens
+    sampler: Sampler
+    tokens: tuple[int, ...] = ()
+    logprob: float = 0.0
+    scores: tuple[TokenScore, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An extension of a live hypothesis by one token."""
+
+    parent: _Hypothesis
+    token: int
+    logprob: float  # of the whole
+    score: TokenScore | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    score: float
+    logprob: float
+    tokens: tuple[int, ...]
+    scores: tuple[TokenScore, ...]
+    ending: Ending
+
+
+@dataclass
+class _Clock:
+    """Where the time went."""
+
+    started: float = field(default_factory=time.perf_counter)
+    prefill_s: float = 0.0
+    prefill_tokens: int = 0
+    decode_s: float = 0.0
+    steps: int = 0
+
+
+class BeamSearch:
+    """One search; :meth:`run` gives the answers, the best first."""
+
+    def __init__(
+        self,
+        model: ModelLike,
+        tokenizer: TokenizerLike | None,
+        prompt_ids: Sequence[int],
+        params: SamplingParams | None,
+        options: BeamOptions,
+        cancel: Cancel | None = None,
+        on_prompt: OnPrompt | None = None,
+    ) -> None:
+        """Of ``params``, biases, bans, penalties, stops and limits apply; nothing is drawn at random.
+
+        ``on_prompt`` as in :meth:`Session.stream`.
+        """
+        params = checked_params(params)
+        if params.context_full == "shift":
+            raise UsageError(
+                "context_full=shift (--context-full) does not go with beams: leave one of them out"
+            )
+        if params.stop and tokenizer is None:
+            raise UsageError("stop (--stop) needs text, but this model has no tokenizer: use stop_token_ids")
+        self._model = model
+        self._tokenizer = tokenizer
+        self._prompt = check_prompt(prompt_ids, model)
+        self._params = params.with_(temp=0.0)
+        self._stops = Stops(params.stop, tokenizer)
+        self._options = options
+        self._on_prompt = on_prompt
+        self._calls = Interruptible(model, cancel, params.timeout)
+        eog = () if tokenizer is None else tokenizer.eog_ids
+        self._ends = {token: Ending("stop", "eog", token) for token in eog}
+        self._ends |= {token: Ending("stop", "stop_token", token) for token in params.stop_token_ids}
+        self._tail = max((len(text.encode()) for text in params.stop), default=0) + 8
+        self._live: list[_Hypothesis] = []
+        self._ended: list[_Ended] = []
+        self._clock = _Clock()
+        self.found: list[Beam] = []
+        """The answers, the best first, once the search has ended in whatever way."""
+        self._first = self._new_hypothesis(eog)
+
+    def _new_hypothesis(self, eog: Any) -> _Hypothesis:
+        n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
+        sampler = Sampler(
+            self._params,
+            n_vocab,
+            prompt_ids=self._prompt,
+            eog_ids=eog,
+            tokenizer=self._tokenizer,
+            seed=0,
+            n_ctx=n_ctx,
+        )
+        return _Hypothesis(CachedTokens(self._model, self._model.new_sequence()), sampler)
+
+    def run(self) -> list[Beam]:
+        """Search.  A timeout or the cancel token ends it with what there is, marked so.
+
+        Ctrl-C and errors raise; :attr:`found` then holds what there was before, and so
+        does the ``result`` of KeyboardInterrupt.
+        """
+        self._live = [self._first]
+        self._calls.start()
+        failure: BaseException | None = None
+        ending: Ending | None
+        try:
+            ending = self._search()
+            self._model.check_file()
+        except KeyboardInterrupt as error:
+            ending, failure = Ending("interrupted", "keyboard"), error
+        except Interrupted:
+            ending = self._calls.due() or Ending("interrupted", "cancel")
+        except (LLMGenError, MemoryError, OSError) as error:
+            ending, failure = Ending("interrupted", "error"), error
+        finally:
+            self._calls.finish()
+            for hypothesis in self._live:
+                hypothesis.cache.seq.close()
+        if ending is not None:
+            for hypothesis in self._live:
+                self._put_aside(hypothesis.tokens, hypothesis.logprob, hypothesis.scores, ending, 0)
+        clock = self._clock
+        _log.debug(
+            "beam search ended after %d steps in %.3f s", clock.steps, clock.prefill_s + clock.decode_s
+        )
+        ranked = sorted(self._ended, key=lambda ended: -ended.score)
+        self.found = [self._beam(ended) for ended in ranked[: self._options.n_beams]]
+        if isinstance(failure, KeyboardInterrupt):
+            keep_result(failure, self.found)
+        if failure is not None:
+            raise failure
+        return self.found
+
+    def _search(self) -> Ending | None:
+        """Until the best are known (None), or something ends all that are alive."""
+        rows = [self._prefill()]
+        if self._params.max_tokens == 0:
+            return Ending("length", "max_tokens")
+        while True:
+            self._keep(self._best_steps(rows))
+            if self._done():
+                return None
+            if len(self._live[0].tokens) >= self._params.token_limit:
+                return Ending("length", "max_tokens")
+            if self._live[0].cache.seq.length >= self._model.n_ctx:
+                return Ending("length", "context_full")
+            if (due := self._calls.due()) is not None:
+                return due
+            rows = self._decode()
+
+    def _prefill(self) -> NDArray[np.float32]:
+        started = time.perf_counter()
+        cache = self._first.cache
+        cache.begin(self._prompt, "none")
+        try:
+            row = cast("NDArray[np.float32]", cache.prefill(self._calls, on_prompt=self._on_prompt))
+        finally:
+            self._clock.prefill_tokens = cache.cached
+            self._clock.prefill_s = time.perf_counter() - started
+        check_finite(row)
+        return row
+
+    def _decode(self) -> list[NDArray[np.float32]]:
+        """The logits after every live hypothesis: float32 [n_vocab] each."""
+        started = time.perf_counter()
+        rows: list[NDArray[np.float32]] = []
+        for first in range(0, len(self._live), MAX_SLOTS):
+            part = self._live[first : first + MAX_SLOTS]
+            for hypothesis in part:
+                hypothesis.cache.tokens.append(hypothesis.tokens[-1])
+            seqs, last = [h.cache.seq for h in part], [h.tokens[-1] for h in part]
+            rows.extend(self._calls.call(self._model.decode, seqs, last))
+        self._clock.decode_s += time.perf_counter() - started
+        self._clock.steps += 1
+        return rows
+
+    def _best_steps(self, rows: list[NDArray[np.float32]]) -> list[_Step]:
+        """The best steps over all live hypotheses, twice as many as beams: half of them may end one."""
+        n = 2 * self._options.n_beams
+        steps = [step for h, row in zip(self._live, rows, strict=True) for step in self._steps(h, row, n)]
+        steps.sort(key=lambda step: -step.logprob)  # stable: of equals, the earlier hypothesis, the lower id
+        return steps[:n]
+
+    def _steps(self, hypothesis: _Hypothesis, row: NDArray[np.float32], n: int) -> list[_Step]:
+        c = hypothesis.sampler.distribution(row)
+        total = log_total(c)
+        ranked = best(c, max(n, self._params.logprobs or 0))
+        logprobs = ranked.logits.astype(np.float64) - total
+        top: tuple[TokenLogprob, ...] = ()
+        if self._params.logprobs is not None:
+            top = tuple(
+                TokenLogprob(ranked.token(i), float(logprobs[i]))
+                for i in range(min(self._params.logprobs, len(ranked)))
+            )
+        steps = []
+        for i in range(min(n, len(ranked))):
+            if logprobs[i] == -math.inf:
+                break
+            token, own = ranked.token(i), float(logprobs[i])
+            score = None if self._params.logprobs is None else TokenScore(token, own, top)
+            steps.append(_Step(hypothesis, token, hypothesis.logprob + own, score))
+        return steps
+
+    def _keep(self, steps: list[_Step]) -> None:
+        """Make the best steps the live hypotheses; put aside those that end one."""
+        chosen: list[_Step] = []
+        for rank, step in enumerate(steps):
+            ending = self._ends.get(step.token) or self._stopped(step)
+            if ending is None:
+                chosen.append(step)
+            elif rank < self._options.n_beams:
+                scores = (*step.parent.scores, step.score) if step.score else ()
+                tokens = step.parent.tokens if step.token in self._ends else (*step.parent.tokens, step.token)
+                self._put_aside(tokens, step.logprob, scores, ending, int(step.token in self._ends))
+            if len(chosen) == self._options.n_beams:
+                break
+        self._live = self._extended(chosen)
+
+    def _extended(self, chosen: list[_Step]) -> list[_Hypothesis]:
+        """New hypotheses; the first child takes its parent's cache, a further one that of a hypothesis that died.
+
+        That one has the prompt already and often more, so that little is copied.
+        """
+        live = {id(step.parent) for step in chosen}
+        dead = [parent.cache for parent in self._live if id(parent) not in live]
+        caches: list[CachedTokens] = []
+        used: set[int] = set()
+        # copies first: a parent's cache must not be handed on before it was copied
+        for step in chosen:
+            parent = step.parent
+            caches.append(self._copy(parent.cache, dead) if id(parent) in used else parent.cache)
+            used.add(id(parent))
+        for cache in dead:
+            cache.seq.close()
+        children: list[_Hypothesis] = []
+        for step, cache in zip(chosen, caches, strict=True):
+            parent = step.parent
+            sampler = parent.sampler.fork()
+            sampler.accept(step.token)
+            scores = (*parent.scores, step.score) if step.score else ()
+            children.append(_Hypothesis(cache, sampler, (*parent.tokens, step.token), step.logprob, scores))
+        return children
+
+    def _copy(self, cache: CachedTokens, dead: list[CachedTokens]) -> CachedTokens:
+        """A copy, in a cache that nobody needs any more where there is one: the one that begins most alike."""
+        if not dead:
+            return cache.fork()
+        nearest = max(dead, key=lambda other: common_prefix(other.tokens, cache.tokens))
+        dead.remove(nearest)
+        nearest.become(cache)
+        return nearest
+
+    def _stopped(self, step: _Step) -> Ending | None:
+        """Whether a stop string is complete with this token."""
+        if not self._params.stop:
+            return None
+        text = AnswerText(self._tokenizer, self._stops)
+        for token in (*step.parent.tokens[-self._tail :], step.token):
+            text.push(token)
+        return Ending("stop", "stop_string", text.matched) if text.stopped else None
+
+    def _put_aside(
+        self,
+        tokens: tuple[int, ...],
+        logprob: float,
+        scores: tuple[TokenScore, ...],
+        ending: Ending,
+        extra: int,
+    ) -> None:
+        """Record an answer; ``extra`` is 1 where a token that is not part of it ended it."""
+        score = self._score(logprob, len(tokens) + extra)
+        self._ended.append(_Ended(score, logprob, tokens, scores[: len(tokens)], ending))
+
+    def _score(self, logprob: float, n: int) -> float:
+        return float(logprob / max(1, n) ** self._options.length_penalty)
+
+    def _done(self) -> bool:
+        """Whether the answers that are complete are the ones to give."""
+        if not self._live:
+            return True
+        n = self._options.n_beams
+        if len(self._ended) < n:
+            return False
+        if self._options.early_stopping:
+            return True
+        worst = sorted(ended.score for ended in self._ended)[-n]
+        return worst >= max(self._score(h.logprob, len(h.tokens)) for h in self._live)
+
+    def _beam(self, ended: _Ended) -> Beam:
+        answer = AnswerText(self._tokenizer, self._stops)
+        for token in ended.tokens:
+            answer.push(token)
+        answer.finish()
+        clock = self._clock
+        timings = Timings(
+            prefill_s=clock.prefill_s,
+            decode_s=clock.decode_s,
+            prefill_tokens=clock.prefill_tokens,
+            decode_steps=clock.steps,
+        )
+        result = GenerationResult(
+            text=answer.text,
+            token_ids=ended.tokens,
+            finish_reason=ended.ending.reason,
+            prompt_tokens=len(self._prompt),
+            seed=0,
+            timings=timings,
+            finish_detail=ended.ending.detail,
+            matched=ended.ending.matched,
+            logprobs=None if self._params.logprobs is None else ended.scores,
+        )
+        return Beam(result, ended.score, ended.logprob)

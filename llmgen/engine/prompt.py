@@ -1,0 +1,62 @@
+"""Prompts: from a text or token ids to what a model can take, and a clear refusal of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmgen.engine.interfaces import ModelLike, TokenizerLike
+from llmgen.errors import ContextFullError, UsageError, shown
+
+Prompt = str | Sequence[int] | NDArray[np.integer[Any]]
+"""A text, completed as it stands, or token ids."""
+
+
+def prompt_ids(
+    prompt: Prompt, model: ModelLike, tokenizer: TokenizerLike | None, *, parse_special: bool = False
+) -> list[int]:
+    """The token ids of a prompt, refused where the model cannot take them."""
+    if not isinstance(prompt, str):
+        return check_prompt(prompt, model)
+    if tokenizer is None:
+        raise UsageError("the prompt is a text, but this model has no tokenizer: give token ids")
+    return check_prompt(tokenizer.encode_prompt(prompt, parse_special=parse_special), model)
+
+
+def check_prompt(prompt_ids: Sequence[int] | NDArray[np.integer[Any]], model: ModelLike) -> list[int]:
+    """The prompt as a list of ints, refused where the model cannot take it."""
+    if isinstance(prompt_ids, (bytes, bytearray)):
+        raise UsageError("a prompt must be a text or token ids, not bytes: decode them to a text first")
+    if getattr(prompt_ids, "ndim", 1) != 1:
+        shape = tuple(getattr(prompt_ids, "shape", ()))
+        raise UsageError(
+            f"a prompt must be a text or a row of token ids, not an array of shape {shape}: give one row"
+        )
+    try:
+        ids = [index(i) for i in prompt_ids]
+    except TypeError as error:
+        raise UsageError(f"a prompt must be a text or token ids, which are whole numbers: {error}") from None
+    n_vocab, n_ctx = int(model.config.vocab_size), int(model.n_ctx)
+    if not ids:
+        raise UsageError("the prompt has no tokens, and at least one is needed: give some text")
+    for token in ids:
+        if not 0 <= token < n_vocab:
+            raise UsageError(
+                f"the prompt has token {shown(token)}, but this model's tokens go from 0 to {n_vocab - 1}"
+            )
+    if len(ids) > n_ctx:
+        raise ContextFullError(
+            _too_long(len(ids), n_ctx, int(getattr(model.config, "context_length", n_ctx)))
+        )
+    return ids
+
+
+def _too_long(n: int, n_ctx: int, trained: int) -> str:
+    found = f"the prompt has {n} tokens, but the context holds {n_ctx}: "
+    if n_ctx < trained:
+        return found + f"shorten it, or raise --ctx (n_ctx), for which this model allows up to {trained}"
+    return found + f"shorten it (this model was made for {trained}; --ctx (n_ctx) sets the context's length)"

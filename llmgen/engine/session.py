@@ -1,0 +1,191 @@
+"""A session: one sequence of tokens, its cache, and the answers written on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from weakref import ref
+
+from llmgen.engine.cached import CachedTokens, OnPrompt, Reuse
+from llmgen.engine.events import GenerationResult
+from llmgen.engine.interfaces import ModelLike, TokenizerLike
+from llmgen.engine.prompt import Prompt, prompt_ids
+from llmgen.engine.stopping import Cancel, Interruptible, turn
+from llmgen.engine.stream import Callback, GenerationStream
+from llmgen.engine.writer import Writer
+from llmgen.errors import LLMGenError, UsageError
+from llmgen.sampling.params import SamplingParams, checked_params
+
+
+class Session:
+    """One sequence in a model's cache.
+
+    A prompt that begins like the tokens in the cache computes only what is new.
+    ``reuse`` says how much may be taken from the cache:
+
+    - ``"all"``: everything that matches; right for a conversation.
+    - ``"prompt"``: what was computed as prompt, not what was generated.  A
+      generated token's cache entry may differ from a prompt token's in the last
+      bits, so only this makes an answer independent of earlier calls.
+    - ``"none"``: nothing.
+
+    A session runs one generation at a time: another one, and whatever changes the
+    tokens, ends it, and whoever goes on reading its events is told so by an error.
+    Forks are sessions of their own.  Different sessions may be used from different
+    threads.
+    """
+
+    def __init__(
+        self,
+        model: ModelLike,
+        tokenizer: TokenizerLike | None = None,
+        *,
+        reuse: Reuse = "all",
+        params: SamplingParams | None = None,
+        opened: Callable[[Session], object] = lambda session: None,
+    ) -> None:
+        """``params`` hold for calls that bring none; ``opened`` is called with this session and its forks."""
+        self._model = model
+        self._tokenizer = tokenizer
+        self._reuse: Reuse = reuse
+        self._params = checked_params(params)
+        self._cache = CachedTokens(model, model.new_sequence())
+        self._stream: ref[GenerationStream] | None = None
+        self._closed = False
+        self.owner: object = None
+        """Kept alive as long as the session: what the model belongs to."""
+        self._opened = opened
+        opened(self)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The last prompt and all tokens generated after it (a copy); what follows it is a prompt to go on with."""
+        return list(self._cache.tokens)
+
+    @property
+    def cached_tokens(self) -> int:
+        """How many of :attr:`tokens` are in the cache: usually all but the last."""
+        return self._cache.cached
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        cancel: Cancel | None = None,
+        callback: Callback | None = None,
+        on_prompt: OnPrompt | None = None,
+    ) -> GenerationStream:
+        """Generate after a prompt: a text or token ids (the whole, also what is in the cache already).
+
+        ``cancel`` is a ``threading.Event`` that any thread may set; ``callback``
+        is called with each event and ends the answer by returning a true value; the last
+        event, at whatever ending, has the text that was held back, so that all texts
+        together are the result's.  ``on_prompt`` is called with how many of the prompt's
+        tokens are computed and how many there are, before the first and after each piece of 512.
+        Raises :class:`ContextFullError` or :class:`UsageError` at once where the
+        prompt cannot be used; the work begins with the first ``next``.
+        """
+        self._check_open()
+        params = checked_params(params, self._params)
+        ids = prompt_ids(prompt, self._model, self._tokenizer)
+        n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
+        writer = Writer(self._tokenizer, params, ids, n_vocab, n_ctx)
+        calls = Interruptible(self._model, cancel, params.timeout)
+        self._make_free("another one")  # what is refused ends nothing
+        stream = GenerationStream(self._cache, ids, self._reuse, writer, calls, callback, on_prompt)
+        self._stream = ref(stream)
+        return stream
+
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        cancel: Cancel | None = None,
+        callback: Callback | None = None,
+    ) -> GenerationResult:
+        """The same in one call.  Ctrl-C raises KeyboardInterrupt with the ``result`` so far."""
+        return self.stream(prompt, params, cancel=cancel, callback=callback).run()
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self._make_free("reset")
+        self._cache.clear()
+
+    def rewind(self, n: int) -> None:
+        """Forget the last n tokens; all, where there are fewer.
+
+        Where the cache cannot be cut back that far (a sliding window), it is
+        emptied, and the next generation computes its prompt anew.
+        """
+        if n < 0:
+            raise UsageError(f"rewind takes a number of tokens from 0 up, not {n}")
+        self._make_free("rewind")
+        self._cache.rewind(n)
+
+    def fork(self) -> Session:
+        """A second session that goes on from the same tokens, independently.
+
+        Also between two events of a running stream, which goes on; the fork has the
+        tokens so far.
+        """
+        self._check_open()
+        twin = object.__new__(Session)
+        twin.__dict__.update(self.__dict__)
+        with turn(self._model):  # another thread may be at work on the cache
+            twin._cache = self._cache.fork()
+        twin._stream = None
+        self._opened(twin)
+        return twin
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the tokens in the cache, and the cache, to a file: all of it or nothing.
+
+        Also between two events of a running stream; after its first one the cache
+        holds just the prompt.  Raises :class:`LLMGenError`.
+        """
+        self._check_open()
+        with turn(self._model):
+            self._cache.save(Path(path))
+
+    def load(self, path: str | PathLike[str]) -> None:
+        """Go on from a saved file.
+
+        Refused with the reason (:class:`LLMGenError`) where the file was made by another
+        model, KV type or format version, or is damaged; the session is empty then.
+        """
+        self._make_free("load")
+        self._cache.load(Path(path))
+
+    def close(self) -> None:
+        """End a running generation and give the cache back."""
+        if self._closed:
+            return
+        self._closed = True
+        stream = self._stream() if self._stream else None
+        if stream:
+            stream.close()
+        with turn(self._model):  # a call in another thread may still be using the memory
+            self._cache.seq.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LLMGenError("this session is closed: make a new one")
+
+    def _make_free(self, why: str) -> None:
+        """End the generation before, because of ``why``; refuse where it is at work in another thread."""
+        self._check_open()
+        stream = self._stream() if self._stream else None
+        if stream and not stream.close(by=why):
+            raise LLMGenError(
+                "this session is in the middle of a step, in another thread or in a callback: use a session of"
+                " its own for each answer"
+            )

@@ -1,0 +1,169 @@
+"""One sequence's answer as it grows: logits in, events out.
+
+A writer knows nothing of models and caches.  A session drives one, a batch
+several side by side.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmgen.engine.events import Ending, GenerationEvent, GenerationResult, Timings, TokenScore
+from llmgen.engine.interfaces import TokenizerLike
+from llmgen.engine.stopping import AnswerText, Stops
+from llmgen.errors import UsageError
+from llmgen.sampling.candidates import check_finite
+from llmgen.sampling.params import SamplingParams
+from llmgen.sampling.sampler import Sampler
+
+_log = logging.getLogger(__name__)
+
+
+class Writer:
+    """Samples one answer's tokens, turns them into text, and knows when it is complete.
+
+    Feed it logits with :meth:`step` until ``ending`` is set, then call
+    :meth:`end`.  The counters are filled in by whoever runs the model.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TokenizerLike | None,
+        params: SamplingParams,
+        prompt_ids: Sequence[int],
+        n_vocab: int,
+        n_ctx: int,
+        seed: int | None = None,
+    ) -> None:
+        if tokenizer is None and params.stop:
+            raise UsageError("stop (--stop) needs text, but this model has no tokenizer: use stop_token_ids")
+        self.params = params
+        self.prompt_tokens = len(prompt_ids)
+        self.context_keep = max(params.context_keep, int(_begins_text(tokenizer, prompt_ids)))
+        """How many of the first tokens a shift of the context keeps."""
+        self.tokens: list[int] = []
+        self.ending: Ending | None = Ending("length", "max_tokens") if params.max_tokens == 0 else None
+        self.result: GenerationResult | None = None
+        self.prefill_s = 0.0
+        self.decode_s = 0.0
+        self.prefill_tokens = 0
+        self.cached_tokens = 0
+        self.decode_steps = 0
+        eog_ids = () if tokenizer is None else tokenizer.eog_ids
+        self._stop_ids = frozenset(params.stop_token_ids)
+        self._eog_ids = frozenset(eog_ids)
+        self._sampler = Sampler(
+            params,
+            n_vocab,
+            prompt_ids=prompt_ids,
+            eog_ids=eog_ids,
+            tokenizer=tokenizer,
+            seed=seed,
+            n_ctx=n_ctx,
+        )
+        self._answer = AnswerText(tokenizer, Stops(params.stop, tokenizer))
+        self._scores: list[TokenScore] = []
+        self._started: float | None = None
+        self._ttft_s: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The text that has been given out in events."""
+        return self._answer.text
+
+    def start(self) -> None:
+        """Start the clock."""
+        self._started = time.perf_counter()
+
+    def step(self, logits: NDArray[np.float32]) -> GenerationEvent | None:
+        """Choose a token from float32 [n_vocab]; sets ``ending`` where the answer is complete.
+
+        Returns None for a token that only ends the answer.
+        """
+        started = time.perf_counter()
+        event = self._step(logits)
+        if self.decode_steps:  # the first token's sampling belongs to no decode step
+            self.decode_s += time.perf_counter() - started
+        return event
+
+    def _step(self, logits: NDArray[np.float32]) -> GenerationEvent | None:
+        if self._ttft_s is None:
+            check_finite(logits)  # of a damaged file; later ones the sampler refuses where they matter
+        choice = self._sampler.sample(logits)
+        token = choice.token_id
+        if self._ttft_s is None:
+            self._ttft_s = self._elapsed()
+        if token in self._stop_ids or token in self._eog_ids:
+            detail = "stop_token" if token in self._stop_ids else "eog"
+            self.ending = Ending("stop", detail, token)
+            return None
+        self.tokens.append(token)
+        text = self._answer.push(token)
+        if choice.score:
+            self._scores.append(choice.score)
+        if self._answer.stopped:
+            self.ending = Ending("stop", "stop_string", self._answer.matched)
+        elif len(self.tokens) >= self.params.token_limit:
+            self.ending = Ending("length", "max_tokens")
+        return GenerationEvent(
+            text,
+            token,
+            logprob=choice.score.logprob if choice.score else None,
+            top_logprobs=choice.score.top if choice.score else (),
+            elapsed_s=self._elapsed(),
+        )
+
+    def count_decode(self, seconds: float) -> None:
+        """Account for one forward pass after the prompt's."""
+        self.decode_s += seconds
+        self.decode_steps += 1
+
+    def end(self, ending: Ending) -> GenerationEvent:
+        """The last event: the text that was held back, and the result."""
+        rest = self._answer.finish()
+        self.result = GenerationResult(
+            text=self._answer.text,
+            token_ids=tuple(self.tokens),
+            finish_reason=ending.reason,
+            prompt_tokens=self.prompt_tokens,
+            seed=self._sampler.seed,
+            timings=self._timings(),
+            finish_detail=ending.detail,
+            matched=ending.matched,
+            logprobs=None if self.params.logprobs is None else tuple(self._scores),
+        )
+        _log.debug(
+            "answer of %d tokens ended after %.3f s: %s (%s)",
+            len(self.tokens),
+            self._elapsed(),
+            ending.reason,
+            ending.detail,
+        )
+        return GenerationEvent(rest, None, elapsed_s=self._elapsed(), result=self.result)
+
+    def _timings(self) -> Timings:
+        return Timings(
+            prefill_s=self.prefill_s,
+            decode_s=self.decode_s,
+            ttft_s=self._ttft_s,
+            sampling_s=self._sampler.sampling_s,
+            prefill_tokens=self.prefill_tokens,
+            cached_tokens=self.cached_tokens,
+            decode_steps=self.decode_steps,
+        )
+
+    def _elapsed(self) -> float:
+        return 0.0 if self._started is None else time.perf_counter() - self._started
+
+
+def _begins_text(tokenizer: TokenizerLike | None, ids: Sequence[int]) -> bool:
+    """Whether a prompt begins with the begin-of-text token of a model that wants one.
+
+    Such a model was never trained without: what follows in its place is read badly.
+    """
+    return tokenizer is not None and tokenizer.add_bos and len(ids) > 0 and ids[0] == tokenizer.bos_id

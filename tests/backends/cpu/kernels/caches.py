@@ -1,0 +1,181 @@
+"""The KV cache of one layer, as the store and attention kernels see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from kernels.call import Run, aligned, step
+
+from llmgen.backends.cpu.kernels.layout import (
+    KEY_BLOCK,
+    KEY_GROUP,
+    MAX_COLUMNS,
+    ROW_STATE,
+    SCORE_ROWS,
+    TILE_TOKENS,
+)
+
+NO_WINDOW = 1 << 40
+
+
+def width_of(head_dim: int) -> int:
+    return -(-head_dim // 16) * 16
+
+
+class Cache:
+    """Keys and values of n_kv heads; position p lives in block (p // KEY_BLOCK) % blocks."""
+
+    def __init__(self, n_kv: int, head_dim: int, blocks: int, kind: str) -> None:
+        self.n_kv, self.head_dim, self.blocks, self.kind = n_kv, head_dim, blocks, kind
+        self.dtype = np.dtype("<f2" if kind == "f16" else "<f4")
+        # what was never written is NaN: nothing of it may count
+        n_keys = n_kv * blocks * KEY_BLOCK * head_dim
+        memory = aligned(n_keys + n_kv * blocks * KEY_BLOCK * width_of(head_dim), self.dtype, np.nan)
+        self.keys = memory[:n_keys].reshape(n_kv, blocks * KEY_BLOCK // KEY_GROUP, head_dim, KEY_GROUP)
+        self.values = memory[n_keys:].reshape(n_kv, blocks * KEY_BLOCK, width_of(head_dim))
+        self.base, self.k_at, self.v_at = memory.ctypes.data, 0, n_keys * self.dtype.itemsize
+
+    def slot(self, position: int) -> int:
+        return position // KEY_BLOCK % self.blocks * KEY_BLOCK + position % KEY_BLOCK
+
+    def key(self, position: int) -> np.ndarray:
+        """[n_kv, head_dim]."""
+        slot = self.slot(position)
+        return self.keys[:, slot // KEY_GROUP, :, slot % KEY_GROUP]
+
+    def value(self, position: int) -> np.ndarray:
+        return self.values[:, self.slot(position), : self.head_dim]
+
+    def run(self, positions: Any) -> Run:
+        return Run(len(positions), positions=positions, caches=[self.base] * len(positions))
+
+    def store(self, k: np.ndarray, v: np.ndarray, positions: Any, n_threads: int = 0) -> None:
+        """k, v [n, n_kv, head_dim] at the given positions."""
+        n = len(k)
+        ks, vs = (aligned((n, self.n_kv * self.head_dim + 16)) for _ in range(2))
+        ks[:, :-16], vs[:, :-16] = k.reshape(n, -1), v.reshape(n, -1)
+        for thread in range(max(n_threads, 1)):
+            step(
+                f"cache:store_{self.kind}",
+                thread,
+                max(n_threads, 1),
+                k=ks,
+                k_stride=ks.strides[0],
+                v=vs,
+                v_stride=vs.strides[0],
+                first=0,
+                last=self.n_kv,
+                head_dim=self.head_dim,
+                k_at=self.k_at,
+                v_at=self.v_at,
+                blocks=self.blocks,
+                split=int(n_threads > 0),
+                run=self.run(positions),
+            )
+
+    def rounded(self, x: np.ndarray) -> np.ndarray:
+        """What the cache keeps of x."""
+        return x.astype(self.dtype).astype(np.float64)
+
+    def common(self, q: np.ndarray, window: int, cap: float) -> dict[str, Any]:
+        return {
+            "q": q,
+            "q_stride": q.strides[0],
+            "n_kv": self.n_kv,
+            "group": q.shape[1] // (self.n_kv * self.head_dim),
+            "head_dim": self.head_dim,
+            "k_at": self.k_at,
+            "v_at": self.v_at,
+            "blocks": self.blocks,
+            "window": window,
+            "cap": float(cap),
+        }
+
+
+def queries(q: np.ndarray) -> np.ndarray:
+    """q [n, n_heads, head_dim] as a program's buffer."""
+    out = aligned((len(q), q.shape[1] * q.shape[2]))
+    out[:] = q.reshape(len(q), -1)
+    return out
+
+
+def generate(
+    caches: list[Cache],
+    q: np.ndarray,
+    positions: Any,
+    window: int = NO_WINDOW,
+    cap: float = 0.0,
+    n_threads: int = 1,
+    level: str | None = None,
+) -> np.ndarray:
+    """Generated tokens, one of each sequence: q [n, n_heads, head_dim] -> the same shape."""
+    cache, n = caches[0], len(q)
+    assert n <= MAX_COLUMNS
+    n_heads, buffer = q.shape[1], queries(q)
+    most = max(positions) // KEY_BLOCK + 1
+    seen = most if window == NO_WINDOW else min(-(-window // KEY_BLOCK) + 1, cache.blocks)
+    state = ROW_STATE + 4 * width_of(cache.head_dim)
+    states = aligned((n, n_heads * seen * state), np.uint8, 0xFF)
+    out = aligned((n, buffer.shape[1] + 16), fill=-7.5)
+    run = Run(n, positions=positions, caches=[c.base for c in caches])
+    common = cache.common(buffer, window, cap)
+    for thread in range(n_threads):
+        step(
+            f"attention:blocks_{cache.kind}",
+            thread,
+            n_threads,
+            level,
+            **common,
+            out=states,
+            out_stride=states.strides[0],
+            scratch=aligned(SCORE_ROWS * KEY_BLOCK * 4 + state, np.uint8, 0xFF),
+            run=run,
+        )
+    for thread in range(n_threads):
+        step(
+            "attention:combine",
+            thread,
+            n_threads,
+            level,
+            **{name: common[name] for name in ("n_kv", "group", "head_dim", "window")},
+            states=states,
+            states_stride=states.strides[0],
+            out=out,
+            out_stride=out.strides[0],
+            run=run,
+        )
+    assert np.all(out[:, buffer.shape[1] :] == -7.5)
+    return out[:, : buffer.shape[1]].reshape(q.shape)
+
+
+def prompt(
+    cache: Cache,
+    q: np.ndarray,
+    first: int,
+    window: int = NO_WINDOW,
+    cap: float = 0.0,
+    n_threads: int = 1,
+    level: str | None = None,
+) -> np.ndarray:
+    """Prompt tokens at positions first, first + 1, ...: q [n, n_heads, head_dim] -> the same shape."""
+    n, n_heads, buffer = len(q), q.shape[1], queries(q)
+    rows = TILE_TOKENS * n_heads // cache.n_kv
+    state = ROW_STATE + 4 * width_of(cache.head_dim)
+    out = aligned((n, buffer.shape[1] + 16), fill=-7.5)
+    for thread in range(n_threads):
+        step(
+            f"attention:tiles_{cache.kind}",
+            thread,
+            n_threads,
+            level,
+            **cache.common(buffer, window, cap),
+            out=out,
+            out_stride=out.strides[0],
+            scratch=aligned(
+                SCORE_ROWS * KEY_BLOCK * 4 + rows * (4 * cache.head_dim + state) + 64, np.uint8, 0xFF
+            ),
+            run=cache.run(range(first, first + n)),
+        )
+    assert np.all(out[:, buffer.shape[1] :] == -7.5)
+    return out[:, : buffer.shape[1]].reshape(q.shape)

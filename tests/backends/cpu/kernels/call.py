@@ -1,0 +1,154 @@
+"""Kernels called one at a time, through their addresses, with numpy arrays as arguments.
+
+run = Run(n_tokens=3)
+step("norms:rms_norm", x=x, x_stride=4 * n, ..., run=run, eps=1e-5)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import struct
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from llmgen.backends.cpu.kernels.arguments import table_of
+from llmgen.backends.cpu.kernels.layout import FIELDS, STEP_ARGS
+from llmgen.backends.cpu.kernels.quants import TABLE, QuantKernels
+from llmgen.backends.cpu.runtime.cpu import LEVELS, target
+from llmgen.backends.cpu.runtime.library import KernelLibrary
+from llmgen.errors import KernelError
+
+COUNT_TOKENS, COUNT_OUTPUTS = 8 * FIELDS["n_tokens"], 8 * FIELDS["n_outputs"]
+
+ATTENTION = [f"attention:{role}_{kind}" for role in ("blocks", "tiles") for kind in ("f16", "f32")]
+STORE = ["cache:store_f16", "cache:store_f32"]
+POINTWISE = [f"pointwise:{name}" for name in ("add", "silu_mul", "gelu_mul", "copy", "softcap", "add_row")]
+
+
+def levels() -> list[str]:
+    """The levels this CPU can run, the best one first."""
+    found = []
+    for level in LEVELS:
+        with suppress(KernelError):
+            found.append(target(level).level)
+    return found
+
+
+def require(names: list[str], level: str | None = None) -> KernelLibrary:
+    """Compile or load many kernels at once, which several processes do in parallel."""
+    library = KernelLibrary.for_level(level)
+    library.require(names)
+    return library
+
+
+class Run:
+    """The control block of a run."""
+
+    def __init__(
+        self,
+        n_tokens: int,
+        *,
+        ids: Any = None,
+        positions: Any = None,
+        caches: Any = None,
+        outputs: Any = None,
+    ) -> None:
+        arrays = {"ids": ids, "positions": positions, "caches": caches, "output_rows": outputs}
+        self._arrays = {k: np.array(v, dtype=np.int64) for k, v in arrays.items() if v is not None}
+        self._fields = np.zeros(len(FIELDS), dtype=np.int64)
+        self._fields[FIELDS["n_tokens"]] = n_tokens
+        self._fields[FIELDS["n_outputs"]] = 0 if outputs is None else len(self._arrays["output_rows"])
+        for name, array in self._arrays.items():
+            self._fields[FIELDS[name]] = array.ctypes.data
+        self.address = self._fields.ctypes.data
+
+
+def _bits(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return int(value.ctypes.data)
+    if isinstance(value, Run):
+        return int(value.address)
+    if isinstance(value, float):
+        return int(struct.unpack("<q", struct.pack("<d", value))[0])
+    return int(value)
+
+
+def step(
+    kernel: str,
+    thread: int = 0,
+    n_threads: int = 1,
+    level: str | None = None,
+    **arguments: Any,
+) -> None:
+    """Run one step as one of its threads.
+
+    arguments: by the names of its table; arrays stand for their address, floats for
+    their float64 bits; what is not given is 0.
+    """
+    names = table_of(kernel)
+    filled = names(**{**dict.fromkeys(names._fields, 0), **arguments})
+    table = np.zeros(STEP_ARGS + 1, dtype=np.int64)  # behind them: what is read next, nothing
+    table[: len(filled)] = [_bits(value) for value in filled]
+    _function(kernel, level)(table.ctypes.data, thread, n_threads)
+
+
+@cache
+def _function(kernel: str, level: str | None) -> Any:
+    return KernelLibrary.for_level(level).function(kernel, 3, returns=False)
+
+
+def aligned(shape: Any, dtype: Any = np.float32, fill: Any = 0) -> np.ndarray:
+    """An array at an address that is a multiple of 64, as all buffers of a program are."""
+    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(nbytes + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    out = raw[start : start + nbytes].view(dtype).reshape(shape)
+    out[...] = fill
+    return out
+
+
+class Guarded:
+    """Bytes that end where the next page cannot be read; POSIX only."""
+
+    def __init__(self, data: bytes, writable: bool = False) -> None:
+        pages = -(-max(len(data), 1) // mmap.PAGESIZE)
+        self._memory = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
+        base = np.frombuffer(self._memory, dtype=np.uint8).ctypes.data
+        start = pages * mmap.PAGESIZE - len(data)
+        self._memory[start : start + len(data)] = data
+        self.address = base + start
+        mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+        mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        kept = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        assert mprotect(base, pages * mmap.PAGESIZE, kept) == 0
+        assert mprotect(base + pages * mmap.PAGESIZE, mmap.PAGESIZE, 0) == 0
+
+    def view(self, nbytes: int) -> np.ndarray:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(self.address))
+
+
+def all_kernels() -> list[str]:
+    """Every step that these tests call."""
+    names = ["activations:tiles", "attention:combine", "norms:rms_norm", "norms:layer_norm"]
+    names += sorted({f"activations:{k.record}" for k in TABLE.values()})
+    names += [n for k in TABLE.values() for n in (k.matvec, k.panel, k.embed)]
+    return [*names, *ATTENTION, *STORE, *POINTWISE, "rope:rope"]
+
+
+__all__ = [
+    "COUNT_OUTPUTS",
+    "COUNT_TOKENS",
+    "TABLE",
+    "Guarded",
+    "QuantKernels",
+    "Run",
+    "aligned",
+    "all_kernels",
+    "levels",
+    "require",
+    "step",
+]

@@ -1,0 +1,306 @@
+"""Random weight matrices of every type, their float twins, and the three kernels over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from kernels.call import COUNT_TOKENS, TABLE, QuantKernels, Run, aligned, step
+
+import gguf
+from llmgen.backends.cpu.kernels.layout import (
+    COLUMN_SUMS,
+    MAX_COLUMNS,
+    PANEL_ROWS,
+    RECORDS,
+    TILE_BLOCK,
+    TILE_TOKENS,
+)
+
+# Where the half-precision scales stand in a block.
+SCALES = {
+    "q4_0": (0,),
+    "q4_1": (0, 2),
+    "q5_0": (0,),
+    "q5_1": (0, 2),
+    "q8_0": (0,),
+    "q4_k": (0, 2),
+    "q5_k": (0, 2),
+    "q6_k": (208,),
+}
+FLOATS = tuple(key for key, kernels in TABLE.items() if kernels.record == "float32")
+QUANTIZED = tuple(key for key in TABLE if key not in FLOATS)
+SLACK = 256  # bytes behind a matrix that kernels may read
+
+
+def sizes(key: str) -> tuple[int, ...]:
+    """Row lengths worth testing: around the steps of every kernel."""
+    if key in FLOATS:
+        return (1, 7, 15, 16, 33, 64, 100, 576)
+    return (256, 512, 768) if TABLE[key].block == 256 else (32, 64, 96, 128, 160, 576, 1568)
+
+
+def ggml_type(key: str) -> gguf.GGMLQuantizationType:
+    return gguf.GGMLQuantizationType[key.upper()]
+
+
+def row_bytes(key: str, n_cols: int) -> int:
+    block, nbytes = gguf.GGML_QUANT_SIZES[ggml_type(key)]
+    assert block == TABLE[key].block
+    return n_cols // block * nbytes
+
+
+@dataclass
+class Matrix:
+    """A matrix as bytes uint8 [n_rows, row_bytes], with slack of the worst kind behind the last row."""
+
+    key: str
+    data: np.ndarray
+    n_cols: int
+    tail_row: int = -1
+    tail_address: int = 0
+    address: int = 0
+
+    @property
+    def kernels(self) -> QuantKernels:
+        return TABLE[self.key]
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.data)
+
+    def floats(self) -> np.ndarray:
+        """The weights [n_rows, n_cols], float32."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            return gguf.quants.dequantize(self.data, ggml_type(self.key)).astype(np.float32)
+
+    def common(self) -> dict[str, Any]:
+        return {
+            "weights": self.address or self.data,
+            "row_bytes": self.data.shape[1],
+            "tail_row": self.tail_row,
+            "tail_address": self.tail_address,
+        }
+
+
+def placed(key: str, data: np.ndarray, n_cols: int) -> Matrix:
+    """A matrix over its own memory; what lies behind it reads as NaN in every type."""
+    room = np.full(data.size + SLACK, 0xFF, dtype=np.uint8)
+    view = room[: data.size].reshape(data.shape)
+    view[:] = data
+    return Matrix(key, view, n_cols)
+
+
+def random_matrix(key: str, n_rows: int, n_cols: int, rng: np.random.Generator) -> Matrix:
+    """Every bit random, except that scales are sane: half-precision numbers of both signs below 0.1."""
+    if key in FLOATS:
+        values = rng.normal(0, 0.1, (n_rows, n_cols)).astype(np.float32)
+        return placed(
+            key, gguf.quants.quantize(values, ggml_type(key)).view(np.uint8).reshape(n_rows, -1), n_cols
+        )
+    nbytes = row_bytes(key, n_cols)
+    data = rng.integers(0, 256, (n_rows, nbytes), dtype=np.uint8)
+    blocks = data.reshape(n_rows, n_cols // TABLE[key].block, -1)
+    for at in SCALES[key]:
+        scales = rng.uniform(-0.1, 0.1, blocks.shape[:2]).astype("<f2")
+        blocks[:, :, at : at + 2] = scales[..., None].view(np.uint8)
+    return placed(key, data, n_cols)
+
+
+def quantized_matrix(key: str, n_rows: int, n_cols: int, rng: np.random.Generator) -> Matrix:
+    """Normal values, quantized by the gguf package."""
+    values = rng.normal(0, 0.1, (n_rows, n_cols)).astype(np.float32)
+    return placed(
+        key, gguf.quants.quantize(values, ggml_type(key)).view(np.uint8).reshape(n_rows, -1), n_cols
+    )
+
+
+def activations(n: int, n_cols: int, rng: np.random.Generator) -> np.ndarray:
+    """float32 [n, n_cols] of very different sizes."""
+    sizes = 10.0 ** rng.uniform(-3, 1, (n, -(-n_cols // 32)))
+    return (rng.normal(0, 1, (n, n_cols)) * np.repeat(sizes, 32, axis=1)[:, :n_cols]).astype(np.float32)
+
+
+def quantized(x: np.ndarray, largest: int) -> tuple[np.ndarray, np.ndarray]:
+    """x [..., n] in integers of at most ``largest`` [..., n / 32, 32], and their scales float32 [..., n / 32]."""
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    peak = np.abs(blocks).max(axis=-1)
+    inverse = np.divide(np.float32(largest), peak, out=np.zeros_like(peak), where=peak > 0)
+    return np.rint(blocks * inverse[..., None]).astype(np.int32), peak / np.float32(largest)
+
+
+def largest_activation(m: Matrix, prompt: bool = False) -> int:
+    """What the activations of a kernel are rounded to; only "int16" records have 16 bits."""
+    return 32767 if m.kernels.record == "int16" and not prompt else 127
+
+
+def expected(
+    m: Matrix, x: np.ndarray, relative: float = 3e-7, prompt: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """x [n, n_cols] times the matrix: the exact product float64 [n, n_rows], and how far off a kernel may be.
+
+    Quantized types meet rounded activations.  A kernel adds d q and the offset
+    separately, so errors are measured against the largest weight of each block.
+    """
+    w, rounded = m.floats().astype(np.float64), x.astype(np.float64)
+    if m.key not in FLOATS:
+        q, d = quantized(x, largest_activation(m, prompt))
+        rounded = (q * d[..., None].astype(np.float64)).reshape(x.shape)
+    padded = np.zeros((m.n_rows, -(-m.n_cols // 32) * 32))
+    padded[:, : m.n_cols] = np.abs(w)
+    largest = np.repeat(padded.reshape(m.n_rows, -1, 32).max(axis=2), 32, axis=1)[:, : m.n_cols]
+    return rounded @ w.T, relative * np.abs(rounded) @ largest.T + 1e-30
+
+
+def _padded(x: np.ndarray, rows: int, fill: float) -> np.ndarray:
+    """x as a program's buffer: rows of whole vectors, more rows behind, the room filled with ``fill``."""
+    out = aligned((rows, -(-x.shape[1] // 16) * 16), fill=fill)
+    out[: x.shape[0], : x.shape[1]] = x
+    return out
+
+
+def records(kind: str, x: np.ndarray, level: str | None = None) -> np.ndarray:
+    """x [n, n_cols] in an activation format, uint8 [n, bytes]; every byte written by the step."""
+    n, n_cols = x.shape
+    record, unit = RECORDS[kind], 1 if kind == "float32" else 32
+    out = aligned((n, record.size(n_cols)), np.uint8, 0xAA)
+    buffer = _padded(x, n, np.nan)
+    step(
+        f"activations:{kind}",
+        level=level,
+        x=buffer,
+        x_stride=buffer.strides[0],
+        out=out,
+        out_stride=out.strides[0],
+        first=0,
+        last=-(-n_cols // record.values) * record.values // unit,
+        real=n_cols // unit,
+        run=Run(n),
+        count=COUNT_TOKENS,
+    )
+    return out
+
+
+def ranges(n: int, n_threads: int, unit: int = 1) -> list[tuple[int, int]]:
+    """n items cut into ranges of whole units, one for each thread."""
+    units = -(-n // unit)
+    cuts = [min(units * t // n_threads * unit, n) for t in range(n_threads + 1)]
+    return list(zip(cuts, cuts[1:], strict=False))
+
+
+def matvec(m: Matrix, x: np.ndarray, n_threads: int = 1, level: str | None = None) -> np.ndarray:
+    """x [n, n_cols] -> float32 [n, n_rows]; nothing else may be written."""
+    n = len(x)
+    record = records(m.kernels.record, x, level)
+    out = aligned((n, m.n_rows + 16), fill=-7.5)
+    steps, tail = divmod(m.n_cols, m.kernels.step)
+    for thread, (first, last) in enumerate(ranges(m.n_rows, n_threads)):
+        step(
+            m.kernels.matvec,
+            thread,
+            n_threads,
+            level,
+            **m.common(),
+            first=first,
+            last=last,
+            x=record,
+            x_stride=record.strides[0],
+            steps=steps,
+            tail=tail // m.kernels.block,
+            out=out,
+            out_stride=out.strides[0],
+            run=Run(n),
+            count=COUNT_TOKENS,
+            scratch=aligned(MAX_COLUMNS * COLUMN_SUMS, np.uint8, 0xFF),
+        )
+        assert np.all(out[:, last:] == -7.5)
+    return out[:, : m.n_rows]
+
+
+def panel(
+    m: Matrix, x: np.ndarray, n_threads: int = 1, level: str | None = None, add: np.ndarray | None = None
+) -> np.ndarray:
+    """x [n, n_cols] -> float32 [n, n_rows] by the kernel for prompts, plus ``add``."""
+    n = len(x)
+    tokens = -(-n // TILE_TOKENS) * TILE_TOKENS
+    source = _padded(x, tokens, np.nan)  # tokens behind the last hold whatever was there
+    panels = -(-m.n_rows // PANEL_ROWS)
+    out = aligned((tokens + 1, panels * PANEL_ROWS + 16), fill=-7.5)
+    if add is not None:
+        out[:n, : m.n_rows] = add
+    tiles, blocks = source, m.n_cols
+    if m.key not in FLOATS:
+        tiles, blocks = tiled(x, level), m.n_cols // m.kernels.block
+    for thread, (first, last) in enumerate(ranges(panels, n_threads)):
+        step(
+            m.kernels.panel,
+            thread,
+            n_threads,
+            level,
+            **m.common(),
+            first=first,
+            last=last,
+            x=tiles,
+            blocks=blocks,
+            out=out,
+            out_stride=out.strides[0],
+            scratch=aligned(-(-m.n_cols // 32) * m.kernels.panel_bytes + 64, np.uint8, 0xFF),
+            add=int(add is not None),
+            run=Run(n),
+            rows=m.n_rows,
+            x_stride=source.strides[0],
+            groups=m.kernels.groups,
+        )
+        untouched = out[:, last * PANEL_ROWS :] if add is None else out[tokens:]
+        assert np.all(untouched == -7.5)
+    assert np.all(out[tokens:] == -7.5)
+    return out[:n, : m.n_rows]
+
+
+def tiled(x: np.ndarray, level: str | None = None, n_threads: int = 1) -> np.ndarray:
+    """x [n, n_cols] as tiles of eight tokens, uint8 [tiles, blocks, TILE_BLOCK]; room is filled with NaN."""
+    n, n_cols = x.shape
+    tiles = -(-n // TILE_TOKENS)
+    source = _padded(x, tiles * TILE_TOKENS, np.nan)
+    out = aligned((tiles, n_cols // 32, TILE_BLOCK), np.uint8, 0xAA)
+    for thread in range(n_threads):
+        step(
+            "activations:tiles",
+            thread,
+            n_threads,
+            level,
+            x=source,
+            x_stride=source.strides[0],
+            out=out,
+            blocks=n_cols // 32,
+            run=Run(n),
+        )
+    return out
+
+
+def embed(
+    m: Matrix, ids: list[int], scale: float = 1.0, n_threads: int = 0, level: str | None = None
+) -> np.ndarray:
+    """The rows ``ids`` as float32 [n, n_cols]; n_threads 0: one thread takes all tokens."""
+    out = aligned((len(ids) + 1, -(-m.n_cols // 16) * 16 + 16), fill=-7.5)
+    arguments = {k: v for k, v in m.common().items() if not k.startswith("tail")}
+    for thread in range(max(n_threads, 1)):
+        step(
+            m.kernels.embed,
+            thread,
+            max(n_threads, 1),
+            level,
+            **arguments,
+            blocks=m.n_cols // m.kernels.block,
+            block=m.kernels.block,
+            out=out,
+            out_stride=out.strides[0],
+            n=m.n_cols,
+            scale=scale,
+            split=int(n_threads > 0),
+            run=Run(len(ids), ids=ids),
+        )
+    assert np.all(out[len(ids) :] == -7.5)
+    assert np.all(out[:, m.n_cols :] == -7.5)
+    return out[: len(ids), : m.n_cols]

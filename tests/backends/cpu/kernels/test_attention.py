@@ -1,0 +1,192 @@
+"""Attention over the cache against a plain softmax."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernels.caches import NO_WINDOW, Cache, generate, prompt
+from kernels.call import ATTENTION, STORE, levels, require
+
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
+from naive.kernels import attention
+
+HEAD_DIMS = (16, 40, 64, 80, 128, 256)
+POSITIONS = (1, 15, 16, 17, KEY_BLOCK - 1, KEY_BLOCK, KEY_BLOCK + 1, 255, 256, 257, 700)
+KINDS = ("f16", "f32")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    require([*ATTENTION, *STORE, "attention:combine"])
+
+
+def blocks_for(n: int) -> int:
+    return -(-n // KEY_BLOCK)
+
+
+def scenario(n: int, group: int, head_dim: int, kind: str, seed: int, n_kv: int = 2, blocks: int = 0):  # type: ignore[no-untyped-def]
+    """A filled cache of n positions, and q, k, v [n, heads, head_dim], k and v as the cache keeps them."""
+    rng = np.random.default_rng(seed)
+    q = rng.normal(0, 1, (n, group * n_kv, head_dim)).astype(np.float32) / np.float32(np.sqrt(head_dim)) * 2
+    k, v = (rng.normal(0, 1, (n, n_kv, head_dim)).astype(np.float32) for _ in range(2))
+    cache = Cache(n_kv, head_dim, blocks or blocks_for(n), kind)
+    cache.store(k, v, range(n))
+    return cache, q, cache.rounded(k), cache.rounded(v)
+
+
+def twin(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, first: int, window: int = NO_WINDOW, cap: float = 0.0
+) -> np.ndarray:
+    """Naive attention of the queries at positions first, first + 1, ..."""
+    end = first + len(q)
+    return attention(
+        q.astype(np.float64),
+        k[:end],
+        v[:end],
+        1.0,
+        n_past=first,
+        window=0 if window == NO_WINDOW else window,
+        cap=cap,
+    )
+
+
+def assert_close(ours: np.ndarray, expected: np.ndarray, cap: float = 0.0) -> None:
+    # a capped score is off by the precision of tanh times the cap
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=4e-6 + 3e-7 * cap)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_head_sizes(head_dim: int, kind: str) -> None:
+    n = 2 * KEY_BLOCK + 21
+    cache, q, k, v = scenario(n, 2, head_dim, kind, 1)
+    for first in (0, 5, n - 13):
+        assert_close(prompt(cache, q[first:], first), twin(q[first:], k, v, first))
+    assert_close(generate([cache], q[-1:], [n - 1]), twin(q[-1:], k, v, n - 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("group", range(1, 10))
+def test_group_sizes(group: int, kind: str) -> None:
+    n = KEY_BLOCK + 19
+    cache, q, k, v = scenario(n, group, 40, kind, 2)
+    assert_close(prompt(cache, q[7:], 7), twin(q[7:], k, v, 7))
+    for position in (0, KEY_BLOCK, n - 1):
+        ours = generate([cache], q[position : position + 1], [position])
+        assert_close(ours, twin(q[position : position + 1], k, v, position))
+
+
+@pytest.mark.parametrize("window", [NO_WINDOW, 1, 17, KEY_BLOCK, 100, 300, 1000])
+def test_positions_and_windows(window: int) -> None:
+    n = max(POSITIONS) + 12
+    cache, q, k, v = scenario(n, 3, 16, "f32", 3, n_kv=1)
+    for position in POSITIONS:
+        one, some = q[position : position + 1], q[position : position + 11]
+        assert_close(generate([cache], one, [position], window), twin(one, k, v, position, window))
+        assert_close(prompt(cache, some, position, window), twin(some, k, v, position, window))
+
+
+@pytest.mark.parametrize("cap", [0.3, 1.0, 50.0])
+@pytest.mark.parametrize("window", [NO_WINDOW, 50])
+def test_soft_caps(cap: float, window: int) -> None:
+    n = 2 * KEY_BLOCK + 5
+    cache, q, k, v = scenario(n, 2, 64, "f16", 4)
+    assert_close(prompt(cache, 5 * q, 0, window, cap), twin(5 * q, k, v, 0, window, cap), cap)
+    one = 5 * q[-1:]
+    assert_close(generate([cache], one, [n - 1], window, cap), twin(one, k, v, n - 1, window, cap), cap)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("window", [1, 40, KEY_BLOCK, KEY_BLOCK + 1, 130])
+def test_rings(window: int, kind: str) -> None:
+    """A cache of fewer blocks than the context: each chunk is stored, then attends."""
+    chunk, n = 48, 9 * KEY_BLOCK + 7
+    cache, q, k, v = scenario(n, 2, 40, kind, 5, blocks=blocks_for(window + chunk) + 1)
+    cache.keys[:], cache.values[:] = np.nan, np.nan
+    for first in range(0, n, chunk):
+        last = min(first + chunk, n)
+        cache.store(k[first:last].astype(np.float32), v[first:last].astype(np.float32), range(first, last))
+        ours = prompt(cache, q[first:last], first, window)
+        assert_close(ours, twin(q[first:last], k, v, first, window))
+        one = q[last - 1 : last]
+        assert_close(generate([cache], one, [last - 1], window), twin(one, k, v, last - 1, window))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_and_chunks_do_not_change_a_bit(kind: str) -> None:
+    n = 3 * KEY_BLOCK + 11
+    cache, q, _, _ = scenario(n, 3, 80, kind, 6)
+    for window in (NO_WINDOW, 70):
+        whole = prompt(cache, q, 0, window)
+        for n_threads in (2, 3, 5):
+            np.testing.assert_array_equal(prompt(cache, q, 0, window, n_threads=n_threads), whole)
+        for cuts in ((0, 1, 2, 9, n), (0, 8, 16, 100, n), (0, 13, 40, 41, n)):
+            parts = [prompt(cache, q[a:b], a, window) for a, b in zip(cuts, cuts[1:], strict=False)]
+            np.testing.assert_array_equal(np.concatenate(parts), whole)
+        alone = generate([cache], q[-1:], [n - 1], window)
+        for n_threads in (2, 3, 5):
+            np.testing.assert_array_equal(
+                generate([cache], q[-1:], [n - 1], window, n_threads=n_threads), alone
+            )
+
+
+def test_sequences_do_not_depend_on_their_company() -> None:
+    positions = [0, 5, KEY_BLOCK - 1, KEY_BLOCK, 3 * KEY_BLOCK + 3, 1, 2 * KEY_BLOCK, 77]
+    made = [scenario(p + 1, 2, 40, "f16", 10 + p, blocks=blocks_for(max(positions) + 1)) for p in positions]
+    caches, q = [m[0] for m in made], np.concatenate([m[1][-1:] for m in made])
+    for window in (NO_WINDOW, 30):
+        together = generate(caches, q, positions, window, n_threads=3)
+        for i, position in enumerate(positions):
+            np.testing.assert_array_equal(
+                generate([caches[i]], q[i : i + 1], [position], window)[0], together[i]
+            )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_scores_do_not_overflow(kind: str) -> None:
+    n = KEY_BLOCK + 30
+    cache, q, k, v = scenario(n, 2, 64, kind, 7)
+    ours, expected = prompt(cache, 300 * q, 0), twin(300 * q, k, v, 0)
+    assert np.isfinite(ours).all()
+    np.testing.assert_allclose(ours, expected, atol=2e-3)  # scores of thousands leave fewer digits
+    generated = generate([cache], 300 * q[-1:], [n - 1])
+    np.testing.assert_allclose(generated, expected[-1:], atol=2e-3)
+
+
+def test_a_bad_key_or_query_is_seen_and_stays_where_it_belongs() -> None:
+    n = KEY_BLOCK + 40
+    for value in (np.nan, np.inf):
+        cache, q, k, v = scenario(n, 2, 40, "f32", 8)
+        clean = prompt(cache, q, 0)
+        k[50, 1, 3] = value  # the keys of one head at one position
+        cache.store(k.astype(np.float32), v.astype(np.float32), range(n))
+        ours = prompt(cache, q, 0)
+        np.testing.assert_array_equal(ours[:50], clean[:50])
+        np.testing.assert_array_equal(ours[:, :2], clean[:, :2])
+        if np.isnan(value):
+            assert np.isnan(ours[50:, 2:]).all()
+            assert np.isnan(generate([cache], q[-1:], [n - 1])[0, 2:]).all()
+        # no query behind the window sees it
+        np.testing.assert_array_equal(prompt(cache, q, 0, 20)[70:], prompt(cache, q[70:], 70, 20))
+        assert np.isfinite(prompt(cache, q, 0, 20)[70:]).all()
+    cache, q, k, v = scenario(n, 2, 40, "f32", 9)
+    clean = prompt(cache, q, 0)
+    q[20, 1, 0] = np.nan
+    ours = prompt(cache, q, 0)
+    assert np.isnan(ours[20, 1]).all()
+    ours[20, 1] = clean[20, 1]
+    np.testing.assert_array_equal(ours, clean)
+
+
+@pytest.mark.parametrize("level", levels()[1:])
+def test_lower_levels(level: str) -> None:
+    require([*ATTENTION, "attention:combine"], level)
+    n = KEY_BLOCK + 21
+    for kind in KINDS:
+        cache, q, k, v = scenario(n, 7, 40, kind, 11)
+        for window, cap in ((NO_WINDOW, 0.0), (30, 2.0)):
+            ours = prompt(cache, q, 0, window, cap, level=level)
+            assert_close(ours, twin(q, k, v, 0, window, cap))
+            np.testing.assert_array_equal(ours, prompt(cache, q, 0, window, cap))
+            one = generate([cache], q[-1:], [n - 1], window, cap, level=level)
+            np.testing.assert_array_equal(one, generate([cache], q[-1:], [n - 1], window, cap))

@@ -1,0 +1,430 @@
+"""The store of compiled kernels: never stale, never half a file, private, and usable without a home."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmgen.backends.cpu.kernels.store import ObjectStore, readable_stores, writable_store
+from llmgen.backends.cpu.runtime import library, store
+from llmgen.backends.cpu.runtime.cpu import target
+from llmgen.backends.cpu.runtime.library import KernelLibrary
+from llmgen.errors import KernelError
+
+KERNEL = "team:dismiss"  # a small one
+OTHER = "team:post"
+LEVEL = target().level
+posix = pytest.mark.skipif(os.name != "posix", reason="POSIX permissions and signals")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of this test's own."""
+    monkeypatch.setenv("LLMGEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.delenv("LLMGEN_STORE_WARNED", raising=False)
+    return tmp_path / "cache"
+
+
+def stored() -> ObjectStore:
+    """The only store that can be read."""
+    (only,) = readable_stores()
+    return only
+
+
+@pytest.fixture(scope="module")
+def code() -> bytes:
+    """Object code of KERNEL, from the user's store."""
+    KernelLibrary().require([KERNEL])
+    found = [store.load(KERNEL, LEVEL) for store in readable_stores()]
+    assert found[0]
+    return found[0]
+
+
+def count_compilations(monkeypatch: pytest.MonkeyPatch, code: bytes) -> list[str]:
+    """Replace the compiler by one that has the result ready; the names it was asked for."""
+    asked: list[str] = []
+
+    def compiled(names: list[str], level: str, progress: object, keep: library.Keep) -> None:
+        for name in names:
+            asked.append(name)
+            keep(name, code)
+
+    monkeypatch.setattr(library, "_compile_in_children", compiled)
+    return asked
+
+
+def run(script: str, **environment: str) -> subprocess.Popen[str]:
+    path = os.pathsep.join(p for p in sys.path if p)
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+REQUIRE = f"""
+from llmgen.backends.cpu.runtime.library import KernelLibrary
+KernelLibrary().require([{KERNEL!r}, {OTHER!r}], lambda *p: print("progress", p, flush=True))
+print("done", flush=True)
+"""
+
+
+def objects(root: Path) -> list[Path]:
+    return sorted(p for p in root.rglob("*") if p.is_file())
+
+
+# --- where it is ---
+
+
+def put(code: bytes) -> ObjectStore:
+    """KERNEL in the user's store."""
+    written = writable_store()
+    assert written is not None
+    written.save(KERNEL, LEVEL, code)
+    return written
+
+
+@posix
+def test_a_private_folder_where_the_environment_says(root: Path, code: bytes) -> None:
+    written = put(code)
+    (only,) = objects(root)
+    assert only == written.path(KERNEL, LEVEL)
+    for folder in (root / "kernels", only.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@posix
+def test_an_open_folder_is_closed_and_what_was_in_it_is_gone(root: Path, code: bytes) -> None:
+    put(code)
+    (root / "kernels" / "link").symlink_to(root)
+    (root / "kernels").chmod(0o777)
+    assert readable_stores() == []
+    written = writable_store()
+    assert written is not None
+    assert written.folder == root / "kernels"
+    assert stat.S_IMODE((root / "kernels").stat().st_mode) == 0o700
+    assert list((root / "kernels").iterdir()) == []
+    assert root.exists()
+
+
+@posix
+def test_a_folder_that_others_may_only_read_is_read(root: Path, code: bytes) -> None:
+    put(code)
+    (root / "kernels").chmod(0o755)
+    assert stored().load(KERNEL, LEVEL) == code
+
+
+def test_what_is_there_is_read_and_nothing_is_written(
+    root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that cannot be written, as one that was baked into a container."""
+    put(code)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    for name in ("mkstemp", "mkdtemp", "TemporaryFile"):
+        monkeypatch.setattr(tempfile, name, refuse)
+    asked = count_compilations(monkeypatch, code)
+    KernelLibrary().require([KERNEL])
+    assert asked == []
+
+
+def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder that not even root could make: below a file; returns the fallback's path."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LLMGEN_CACHE", str(tmp_path / "file" / "cache"))
+    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    return tmp_path / "tmp" / f"llmgen-kernels-{user}"
+
+
+def test_falls_back_with_one_warning(
+    root: Path, code: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fallback = blocked(tmp_path, monkeypatch)
+    asked = count_compilations(monkeypatch, code)
+    with pytest.warns(UserWarning, match="cannot keep compiled kernels in .*file.* in .*llmgen-kernels-"):
+        KernelLibrary().require([KERNEL])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        KernelLibrary().require([KERNEL])
+        KernelLibrary().require([OTHER])
+    assert asked == [KERNEL, OTHER]
+    assert stored().folder == fallback
+    if os.name == "posix":
+        assert stat.S_IMODE(fallback.stat().st_mode) == 0o700
+
+
+@posix
+@pytest.mark.parametrize("what", ["a link", "a file"])
+def test_a_planted_fallback_is_neither_written_nor_read(
+    what: str, root: Path, code: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = put(code).folder
+    before = objects(elsewhere)
+    fallback = blocked(tmp_path, monkeypatch)
+    if what == "a link":
+        fallback.symlink_to(elsewhere)
+    else:
+        fallback.write_text("")
+    assert readable_stores() == []
+    asked = count_compilations(monkeypatch, code)
+    compiled = KernelLibrary()
+    with pytest.warns(UserWarning, match="llmgen-kernels-.*compiled again at the next start"):
+        compiled.require([KERNEL, OTHER])
+    assert asked == [KERNEL, OTHER]
+    assert compiled.address(KERNEL)
+    assert objects(elsewhere) == before
+
+
+def test_a_disk_that_fills_up_is_told_and_survived(
+    root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    count_compilations(monkeypatch, code)
+    monkeypatch.setattr(ObjectStore, "save", full)
+    compiled = KernelLibrary()
+    with pytest.warns(UserWarning, match="No space left on device.*free some space") as caught:
+        compiled.require([KERNEL, OTHER])
+    assert len(caught) == 1
+    assert compiled.address(KERNEL)
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root gives files away")
+def test_a_folder_of_someone_else_is_not_trusted(
+    root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(code)
+    os.chown(root / "kernels", 12345, -1)
+    assert readable_stores() == []
+    with pytest.warns(UserWarning, match="belongs to someone else"):
+        written = writable_store()
+    assert written is not None
+    assert written.folder != root / "kernels"
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can be another user")
+def test_the_administrators_folder_is_read(root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(code)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert stored().load(KERNEL, LEVEL) == code
+
+
+# --- what is in it ---
+
+
+def test_a_second_library_compiles_nothing(root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = count_compilations(monkeypatch, code)
+    first = KernelLibrary()
+    first.require([KERNEL, KERNEL])
+    assert asked == [KERNEL]
+    first.require([KERNEL])
+    second = KernelLibrary()
+    second.require([KERNEL, KERNEL])
+    assert asked == [KERNEL]
+    assert second.address(KERNEL)
+
+
+def test_a_cache_that_is_emptied_meanwhile_does_no_harm(
+    root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = count_compilations(monkeypatch, code)
+    compiled = library._compile_in_children
+
+    def emptied(*arguments: Any) -> None:
+        compiled(*arguments)
+        shutil.rmtree(root)
+
+    monkeypatch.setattr(library, "_compile_in_children", emptied)
+    first = KernelLibrary()
+    first.require([KERNEL])
+    assert first.address(KERNEL)
+    monkeypatch.setattr(library, "_compile_in_children", compiled)
+    KernelLibrary().require([KERNEL])
+    assert asked == [KERNEL, KERNEL]
+    if os.name == "posix":
+        assert stat.S_IMODE((root / "kernels").stat().st_mode) == 0o700
+
+
+def damage() -> dict[str, object]:
+    return {
+        "empty": lambda d: b"",
+        "magic only": lambda d: d[:16],
+        "cut in the checksum": lambda d: d[:30],
+        "cut in half": lambda d: d[: len(d) // 2],
+        "one byte short": lambda d: d[:-1],
+        "one byte more": lambda d: d + b"\0",
+        "one bit": lambda d: d[:200] + bytes([d[200] ^ 4]) + d[201:],
+        "checksum": lambda d: d[:20] + bytes([d[20] ^ 1]) + d[21:],
+        "another version": lambda d: d.replace(b"llmgen-object-1", b"llmgen-object-0", 1),
+        "HTML": lambda d: b"<html>" + d,
+    }
+
+
+@pytest.mark.parametrize("kind", damage())
+def test_a_damaged_file_is_compiled_again(
+    kind: str, root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = count_compilations(monkeypatch, code)
+    store = put(code)
+    path = store.path(KERNEL, LEVEL)
+    path.write_bytes(damage()[kind](path.read_bytes()))  # type: ignore[operator]
+    assert store.load(KERNEL, LEVEL) is None
+    KernelLibrary().require([KERNEL])
+    assert asked == [KERNEL]
+    assert store.load(KERNEL, LEVEL) == code
+
+
+def test_the_key_follows_sources_versions_and_instructions(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key() -> str:
+        store._sources_hash.cache_clear()
+        return ObjectStore(root).path(KERNEL, LEVEL).parent.name
+
+    copy = tmp_path / "copy"
+    shutil.copytree(Path(store.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    try:
+        original = key()
+        monkeypatch.setattr(store, "__file__", str(copy / "store.py"))
+        assert key() == original
+        for changed in (copy / "norms.py", copy / "quants" / "legacy.py"):
+            before = changed.read_text(encoding="utf-8")
+            changed.write_text(before + "\n# a comment\n", encoding="utf-8")
+            assert key() != original
+            changed.write_text(before, encoding="utf-8")
+        assert key() == original
+        (copy / "new.py").write_text("")
+        assert key() != original
+        (copy / "new.py").unlink()
+        monkeypatch.setattr("importlib.metadata.version", lambda name: f"0.0-{name}")
+        assert key() != original
+    finally:
+        monkeypatch.undo()
+        store._sources_hash.cache_clear()
+    levels = {ObjectStore(root).path(KERNEL, level).parent for level in (LEVEL, "generic")}
+    assert len(levels) == (1 if LEVEL == "generic" else 2)
+
+
+# --- processes ---
+
+
+def test_of_several_processes_one_compiles(root: Path) -> None:
+    script = REQUIRE + ("\nprint('compiled' if 'compiled' in globals() else 'loaded', flush=True)")
+    before = (
+        "from llmgen.backends.cpu.runtime import library\nreal = library._compile_in_children\n"
+        "def counted(*a):\n    global compiled\n    compiled = 1\n    real(*a)\n"
+        "library._compile_in_children = counted\n"
+    )
+    children = [run(before + script) for _ in range(3)]
+    ways = []
+    for child in children:
+        out, err = child.communicate(timeout=300)
+        assert child.returncode == 0, err
+        assert out.splitlines()[-2] == "done"
+        ways.append(out.splitlines()[-1])
+    assert sorted(ways) == ["compiled", "loaded", "loaded"]
+    files = objects(root)
+    assert [f.name for f in files] == ["team.dismiss.o", "team.post.o"]  # nothing temporary is left
+    assert all(stored().load(name, LEVEL) for name in (KERNEL, OTHER))
+
+
+@posix
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_compilation_leaves_nothing_bad(root: Path, number: int) -> None:
+    child = run(REQUIRE.replace(OTHER, "attention:tiles_f16"))  # which takes seconds
+    assert child.stdout
+    assert "progress" in child.stdout.readline()  # the compilers have been started
+    time.sleep(0.3)
+    child.send_signal(number)
+    child.communicate(timeout=120)
+    assert child.returncode != 0
+    for path in objects(root):
+        if path.suffix == ".o":
+            assert stored().load(path.stem.replace(".", ":"), LEVEL)
+    KernelLibrary().require([KERNEL])
+
+
+def no_compiler(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Children that run ``script`` instead of the compiler."""
+    start = subprocess.Popen
+
+    def popen(arguments: list[str], **options: object) -> object:
+        return start([sys.executable, "-c", script], **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(library.subprocess, "Popen", popen)
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("import os, signal; os.kill(os.getpid(), 9)", "exit status -9"),
+        ("raise SystemExit('numba is not here')", "numba is not here"),
+        ("import sys; sys.stdin.readline(); 1 / 0", "ZeroDivisionError"),
+        ("import sys; print(sys.stdin.readline().upper())", "failed"),
+        ("import sys; [print(line, end='', flush=True) for line in sys.stdin]", "failed"),
+        ("import sys; print(sys.stdin.readline().strip(), '9\\nshort', end='')", "failed"),
+    ],
+)
+def test_a_compiler_that_dies_is_an_error(
+    root: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
+) -> None:
+    no_compiler(monkeypatch, script)
+    with pytest.raises(KernelError, match=says) as caught:
+        KernelLibrary().require([KERNEL, OTHER])
+    assert "team:" in str(caught.value)
+
+
+def test_a_compiler_that_complains_at_length_is_heard_out(
+    root: Path, monkeypatch: pytest.MonkeyPatch, code: bytes
+) -> None:
+    """More warnings than a pipe holds must not stop it."""
+    script = (
+        "import sys\nfor line in sys.stdin:\n"
+        "    sys.stderr.write('oh\\n' * 90000 + 'o' * 90000); print(line.strip(), '3\\nabc', end='', flush=1)"
+    )
+    no_compiler(monkeypatch, script)
+    kept: dict[str, bytes] = {}
+    library._compile_in_children([KERNEL, OTHER], LEVEL, lambda *_: None, kept.__setitem__)
+    assert kept == {KERNEL: b"abc", OTHER: b"abc"}
+
+
+def test_files_in_the_current_folder_are_not_imported(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("numba", "numpy", "random"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    KernelLibrary().require([KERNEL])
+
+
+def test_an_unknown_kernel(root: Path) -> None:
+    with pytest.raises(KernelError, match="nothing"):
+        KernelLibrary().require(["team:nothing"])
+
+
+def test_a_real_compilation_reports_its_progress(root: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    compiled = KernelLibrary()
+    compiled.require([KERNEL], lambda *p: seen.append(p))
+    assert seen[0] == (0, 1)
+    assert seen[-1] == (1, 1)
+    assert compiled.address(KERNEL)
+    assert stored().load(KERNEL, LEVEL)

@@ -1,0 +1,85 @@
+"""The lower kernel levels compute the same bits as the best one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from kernels.call import TABLE, levels, require
+from kernels.matrices import activations, embed, matvec, panel, random_matrix, records, sizes, tiled
+
+from llmgen.backends.cpu.runtime import cpu
+from llmgen.backends.cpu.runtime.cpu import LEVELS
+from llmgen.backends.cpu.runtime.library import KernelLibrary
+from llmgen.errors import KernelError
+
+BEST, *LOWER = levels()
+
+
+@pytest.fixture(scope="module", params=LOWER)
+def level(request: pytest.FixtureRequest) -> str:
+    names = [f"activations:{kind}" for kind in {k.record for k in TABLE.values()} | {"tiles"}]
+    require([*names, *(n for k in TABLE.values() for n in (k.matvec, k.panel, k.embed))], request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("key", TABLE)
+def test_the_same_bits(key: str, level: str) -> None:
+    rng = np.random.default_rng(1)
+    for n_cols in (sizes(key)[2], sizes(key)[-1]):
+        m, x = random_matrix(key, 17, n_cols, rng), activations(9, n_cols, rng)
+        kernels: tuple[Callable[..., np.ndarray], ...] = (matvec, panel)
+        for kernel in kernels:
+            np.testing.assert_array_equal(kernel(m, x, level=level), kernel(m, x))
+        np.testing.assert_array_equal(matvec(m, x[:1], level=level), matvec(m, x[:1]))
+        np.testing.assert_array_equal(embed(m, [16, 3, 0], 2.5, level=level), embed(m, [16, 3, 0], 2.5))
+
+
+@pytest.mark.parametrize("key", [k for k in TABLE if TABLE[k].record != "float32"])
+def test_the_same_integers_at_the_limits(key: str, level: str) -> None:
+    """All weights and activations as large as they can be."""
+    m = random_matrix(key, 16, 2 * max(TABLE[key].block, 128), np.random.default_rng(2))
+    for byte in (0x00, 0x7F, 0x80, 0x81, 0xFF):
+        blocks = m.data.reshape(16, m.n_cols // TABLE[key].block, -1)
+        scales = {"q6_k": slice(0, 208), "q4_k": slice(4, None), "q5_k": slice(4, None)}
+        blocks[:, :, scales.get(key, slice(4 if key.endswith("_1") else 2, None))] = byte
+        x = np.where(np.arange(m.n_cols) % 3, 3.0, -3.0).astype(np.float32)[None].repeat(9, axis=0)
+        x[1::2] *= -1
+        np.testing.assert_array_equal(matvec(m, x, level=level), matvec(m, x))
+        np.testing.assert_array_equal(panel(m, x, level=level), panel(m, x))
+
+
+@pytest.mark.parametrize("kind", sorted({k.record for k in TABLE.values()}))
+def test_activations(kind: str, level: str) -> None:
+    x = activations(3, 160, np.random.default_rng(3))
+    np.testing.assert_array_equal(records(kind, x, level), records(kind, x))
+
+
+def test_activation_tiles(level: str) -> None:
+    x = activations(16, 160, np.random.default_rng(4))
+    np.testing.assert_array_equal(tiled(x, level), tiled(x))
+
+
+def test_a_level_that_the_processor_lacks_is_refused() -> None:
+    with pytest.raises(KernelError, match="choose one of"):
+        KernelLibrary("sse9")
+    for level in set(LEVELS) - set(levels()):
+        with pytest.raises(KernelError, match=f"the best here is {BEST}"):
+            KernelLibrary(level)
+
+
+def test_levels_are_not_a_matter_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zen 4 has AVX-512 VNNI without AVX-VNNI."""
+    features = dict.fromkeys(("avx512vnni", "avx512bw", "avx512vl", "avx512f", "avx2", "fma", "f16c"), True)
+    monkeypatch.setattr(cpu, "_host_features", lambda: features)
+    for cached in (cpu.best_level, cpu.target):
+        cached.cache_clear()
+    try:
+        assert cpu.best_level() == "avx512vnni"
+        assert "-avx512f" in cpu.target("avx2").features
+        with pytest.raises(KernelError, match="the best here is avx512vnni"):
+            cpu.target("avxvnni")
+    finally:
+        for cached in (cpu.best_level, cpu.target):
+            cached.cache_clear()

@@ -1,0 +1,166 @@
+"""Activation functions, sums, copies and soft caps against numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels.call import COUNT_TOKENS, POINTWISE, Run, aligned, require, step
+
+from naive.kernels import gelu, silu, soft_cap
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    require(POINTWISE)
+
+
+def binary(kind: str, x: np.ndarray, y: np.ndarray, n_threads: int = 0) -> np.ndarray:
+    """x [n, width] and y [n, width], or [width]; width a multiple of 16."""
+    a, b, out = aligned(x.shape), aligned(y.shape), aligned((len(x) + 1, x.shape[1]), fill=-7.5)
+    a[:], b[:] = x, y
+    for thread in range(max(n_threads, 1)):
+        arguments: dict[str, Any] = {
+            "x": a,
+            "x_stride": a.strides[0],
+            "y": b,
+            "y_stride": b.strides[0] if y.ndim == 2 else 0,
+            "out": out,
+            "out_stride": out.strides[0],
+            "n": x.shape[1],
+            "split": int(n_threads > 0),
+            "run": Run(len(x)),
+        }
+        step(f"pointwise:{kind}", thread, max(n_threads, 1), **arguments)
+    assert np.all(out[len(x)] == -7.5)
+    return out[: len(x)]
+
+
+def capped(x: np.ndarray, cap: float) -> np.ndarray:
+    out = aligned(x.shape)
+    out[:] = x
+    step(
+        "pointwise:softcap",
+        x=out,
+        x_stride=out.strides[0],
+        n=x.shape[1],
+        run=Run(len(x)),
+        cap=cap,
+        count=COUNT_TOKENS,
+    )
+    return out
+
+
+def wide() -> np.ndarray:
+    """Numbers of both signs over the whole of float32, with more of them where functions bend; [1, n]."""
+    magnitudes = np.concatenate(
+        [np.logspace(-45, 38.5, 2000), np.linspace(0, 20, 4000), np.linspace(80, 110, 1000)]
+    )
+    values = np.concatenate([magnitudes, -magnitudes]).astype(np.float32)
+    return values[: len(values) // 16 * 16].reshape(1, -1)
+
+
+def ones(x: np.ndarray) -> np.ndarray:
+    return np.ones_like(x)
+
+
+def test_silu() -> None:
+    x = wide()
+    ours = binary("silu_mul", x, ones(x))
+    expected = silu(x.astype(np.float64))
+    # where e^-x overflows, the exact result is smaller than 1e-36
+    assert np.all(np.abs(ours - expected) <= 4e-7 * np.abs(expected) + 1e-36)
+
+
+def test_gelu() -> None:
+    x = wide()
+    x = x[:, np.abs(x[0]) < 1e12]
+    x = x[:, : x.shape[1] // 16 * 16]
+    ours = binary("gelu_mul", x, ones(x))
+    expected = gelu(x.astype(np.float64))
+    # z itself is rounded, and counts in the exponent; the twin cancels below about -5.5
+    allowed = (4e-7 + 4e-7 * np.minimum(np.abs(x), 8) ** 3) * np.abs(expected) + 1e-14
+    assert np.all(np.abs(ours - expected) <= allowed)
+
+
+@pytest.mark.parametrize("cap", [0.5, 30.0, 50.0])
+def test_soft_cap(cap: float) -> None:
+    x = wide()
+    ours = capped(x, cap)
+    expected = soft_cap(x.astype(np.float64), cap)
+    assert np.all(np.abs(ours - expected) <= 3e-7 * cap)
+    assert np.all(np.abs(ours) <= cap)
+
+
+@pytest.mark.parametrize("kind", ["silu_mul", "gelu_mul"])
+def test_ends_of_the_scale(kind: str) -> None:
+    x = np.zeros((1, 16), dtype=np.float32)
+    x[0, :7] = [np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 0.0, 1.0]
+    ours = binary(kind, x, ones(x))[0]
+    assert np.isnan(ours[0])
+    assert ours[1] == np.inf
+    assert np.isnan(ours[2])  # -inf times 0
+    assert ours[3] == x[0, 3]
+    assert ours[4] == 0
+    assert ours[5] == 0
+    assert 0 < ours[6] < 1
+    y = np.full_like(x, np.nan)
+    assert np.isnan(binary(kind, ones(x), y)).all()
+
+
+def test_soft_cap_keeps_nan_and_bounds_infinity() -> None:
+    x = np.zeros((1, 16), dtype=np.float32)
+    x[0, :3] = [np.nan, np.inf, -np.inf]
+    ours = capped(x, 30.0)[0]
+    assert np.isnan(ours[0])
+    np.testing.assert_allclose(ours[1:4], [30, -30, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("width", [16, 48, 576])
+def test_add(width: int) -> None:
+    rng = np.random.default_rng(1)
+    x, y = (rng.normal(0, 1, (9, width)).astype(np.float32) for _ in range(2))
+    np.testing.assert_array_equal(binary("add", x, y), x + y)
+    np.testing.assert_array_equal(binary("add", x, y[0]), x + y[0])
+    for n_threads in (1, 2, 3, 5):
+        np.testing.assert_array_equal(binary("add", x, y, n_threads), x + y)
+
+
+@pytest.mark.parametrize("kind", ["silu_mul", "gelu_mul"])
+def test_gates_multiply(kind: str) -> None:
+    rng = np.random.default_rng(2)
+    x, y = (rng.normal(0, 3, (17, 80)).astype(np.float32) for _ in range(2))
+    function = silu if kind == "silu_mul" else gelu
+    ours = binary(kind, x, y)
+    np.testing.assert_allclose(ours, function(x.astype(np.float64)) * y, rtol=2e-5, atol=1e-9)
+    for n_threads in (2, 3):
+        np.testing.assert_array_equal(binary(kind, x, y, n_threads), ours)
+
+
+@pytest.mark.parametrize("n", [1, 5, 16, 17, 40, 100])
+def test_copy_is_exact_and_no_longer_than_asked(n: int) -> None:
+    x = aligned((3, 112))
+    x[:] = np.random.default_rng(3).normal(0, 1, x.shape)
+    out = aligned((3, 128), fill=-7.5)
+    step(
+        "pointwise:copy",
+        x=x,
+        x_stride=x.strides[0],
+        out=out,
+        out_stride=out.strides[0],
+        n=n,
+        run=Run(3),
+    )
+    np.testing.assert_array_equal(out[:, :n], x[:, :n])
+    assert np.all(out[:, n:] == -7.5)
+
+
+def test_one_row_is_added_to_all() -> None:
+    rng = np.random.default_rng(4)
+    x, y = aligned((4, 48)), aligned(48)
+    x[:], y[:] = rng.normal(0, 1, x.shape), rng.normal(0, 1, 48)
+    expected = x + y
+    expected[3] = x[3]
+    step("pointwise:add_row", x=x, x_stride=x.strides[0], y=y, n=48, run=Run(3), count=COUNT_TOKENS)
+    np.testing.assert_array_equal(x, expected)

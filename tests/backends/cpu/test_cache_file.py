@@ -1,0 +1,198 @@
+"""Prompt cache files: the same logits after loading, refusals, damage of every kind."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from archs import build_arch
+from engines import engine
+from llmgen.backends.cpu.cache_file import VERSION, load, save
+from llmgen.backends.cpu.model import Model
+from llmgen.errors import LLMGenError
+
+IDS = [int(i) for i in np.random.default_rng(5).integers(3, 90, 150)]
+
+
+def stored(model: Model, path: Path, ids: list[int] = IDS) -> np.ndarray:
+    """Save a prompt; the logits of a token after it."""
+    seq = model.new_sequence()
+    model.prefill(seq, ids, logits="none")
+    save(path, model, seq, ids, len(ids))
+    return model.decode([seq], [7])[0].copy()
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_type"), [("llama-dense", "f16"), ("gemma3-dense", "f32"), ("gemma2-dense", "f16")]
+)
+def test_a_loaded_cache_gives_the_same_logits(tmp_path: Path, name: str, kv_type: str) -> None:
+    path = tmp_path / "cache"
+    with engine(build_arch(name), kv_type=kv_type) as model:
+        expected = stored(model, path)
+    with engine(build_arch(name), kv_type=kv_type) as model:
+        seq = model.new_sequence()
+        found = load(path, model, seq)
+        assert (found.tokens, found.n_prompt, seq.length) == (IDS, len(IDS), len(IDS))
+        np.testing.assert_array_equal(model.decode([seq], [7])[0], expected)
+        seq.truncate(max(100, seq.min_truncate))
+    assert [p.name for p in tmp_path.iterdir()] == ["cache"]
+    if sys.platform != "win32":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_another_context_length_is_fine_as_long_as_it_fits(tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    with engine(build_arch("llama-dense")) as model:
+        expected = stored(model, path)
+    with engine(build_arch("llama-dense"), n_ctx=200) as model:
+        seq = model.new_sequence()
+        load(path, model, seq)
+        np.testing.assert_array_equal(model.decode([seq], [7])[0], expected)
+    with engine(build_arch("llama-dense"), n_ctx=100) as model:
+        with pytest.raises(LLMGenError, match="150 tokens, and the context holds 100"):
+            load(path, model, model.new_sequence())
+
+
+def test_other_models_types_and_versions_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    with engine(build_arch("llama-dense")) as model:
+        stored(model, path)
+        seq = model.new_sequence()
+        data = bytearray(path.read_bytes())
+        data[8] = VERSION + 1
+        (tmp_path / "new").write_bytes(data)
+        with pytest.raises(LLMGenError, match=f"version {VERSION + 1}, and this llmgen reads"):
+            load(tmp_path / "new", model, seq)
+        (tmp_path / "text").write_text("once upon a time, in a file far away")
+        with pytest.raises(LLMGenError, match="not a prompt cache"):
+            load(tmp_path / "text", model, seq)
+        with pytest.raises(LLMGenError, match="cannot read"):
+            load(tmp_path / "absent", model, seq)
+        with pytest.raises(LLMGenError, match="cannot read"):
+            load(tmp_path, model, seq)
+        assert seq.length == 0
+    with engine(build_arch("llama-dense"), kv_type="f16") as model:
+        with pytest.raises(LLMGenError, match="KV type is f32, and this run's f16"):
+            load(path, model, model.new_sequence())
+    for other in (build_arch("qwen2-dense"), build_arch("llama-dense", "f16")):
+        with engine(other) as model:
+            with pytest.raises(LLMGenError, match="made with another model"):
+                load(path, model, model.new_sequence())
+
+
+def test_damage_is_found_wherever_it_is(tmp_path: Path) -> None:
+    path, bad = tmp_path / "cache", tmp_path / "bad"
+    with engine(build_arch("llama-dense")) as model:
+        stored(model, path, IDS[:20])
+        data = path.read_bytes()
+        seq = model.new_sequence()
+        header = data[:600].rindex(b"}") + 1
+        rng = np.random.default_rng(0)
+        places = [*range(0, header, 3), *range(header, header + 80, 7), *rng.integers(header, len(data), 40)]
+        for place in [*map(int, places), len(data) - 1]:
+            changed = bytearray(data)
+            changed[place] ^= 0x11
+            bad.write_bytes(changed)
+            with pytest.raises(LLMGenError) as caught:
+                load(bad, model, seq)
+            assert str(bad) in str(caught.value)
+            assert seq.length == 0
+        for size in (0, 5, 15, 16, 40, header, header + 3, header + 80, len(data) // 2, len(data) - 1):
+            bad.write_bytes(data[:size])
+            with pytest.raises(LLMGenError, match="damaged"):
+                load(bad, model, seq)
+        bad.write_bytes(data + b"x")
+        with pytest.raises(LLMGenError, match="bytes, and"):
+            load(bad, model, seq)
+        load(path, model, seq)
+        assert seq.length == 20
+
+
+def test_a_disk_that_fails_leaves_the_sequence_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(io.FileIO):
+        def readinto(self, buffer: object) -> int:
+            raise OSError(5, "Input/output error")
+
+    with engine(build_arch("llama-dense")) as model:
+        stored(model, tmp_path / "cache", IDS[:20])
+        monkeypatch.setattr("llmgen.backends.cpu.cache_file.open", Failing, raising=False)
+        seq = model.new_sequence()
+        with pytest.raises(LLMGenError, match="Input/output error"):
+            load(tmp_path / "cache", model, seq)
+        assert seq.length == 0
+
+
+HOSTILE = [
+    {"n_tokens": 1 << 62, "reached": 1 << 62},
+    {"n_tokens": -1},
+    {"n_tokens": True},
+    {"n_prompt": 9999},
+    {"reached": 3},
+    {"key_block": 0},
+    {"layers": []},
+    {"layers": [[1 << 60] * 4] * 2},
+    {"layers": [None, None]},
+    {"layers": 3},
+    {"model": 5},
+]
+
+
+@pytest.mark.parametrize("change", HOSTILE)
+def test_hostile_headers_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    import json
+    import struct
+
+    path = tmp_path / "cache"
+    with engine(build_arch("llama-dense")) as model:
+        stored(model, path, IDS[:20])
+        data = path.read_bytes()
+        (n_bytes,) = struct.unpack_from("<I", data, 12)
+        header = json.dumps(json.loads(data[16 : 16 + n_bytes]) | change).encode()
+        path.write_bytes(data[:12] + struct.pack("<I", len(header)) + header + data[16 + n_bytes :])
+        with pytest.raises(LLMGenError):
+            load(path, model, model.new_sequence())
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cache"
+    with engine(build_arch("llama-dense")) as model:
+        stored(model, path, IDS[:20])
+        before = path.read_bytes()
+
+        def full(handle: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(LLMGenError, match=r"cannot write .* No space left"):
+            stored(model, path)
+        assert path.read_bytes() == before
+        assert [p.name for p in tmp_path.iterdir()] == ["cache"]
+        with pytest.raises(LLMGenError, match="cannot write"):
+            stored(model, tmp_path / "no" / "folder")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_only_a_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    (tmp_path / "target").write_bytes(b"old")
+    with engine(build_arch("llama-dense")) as model:
+        for name in ("folder", "pipe", "loop", "nowhere/cache"):
+            with pytest.raises(LLMGenError, match=f"cannot write the prompt cache .*{name}"):
+                stored(model, tmp_path / name)
+        with pytest.raises(LLMGenError, match="pipe or a device"):
+            load(tmp_path / "pipe", model, model.new_sequence())
+        stored(model, tmp_path / "link")
+        assert (tmp_path / "link").is_symlink()
+        assert load(tmp_path / "target", model, model.new_sequence()).tokens == IDS
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)

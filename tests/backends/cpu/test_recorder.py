@@ -1,0 +1,61 @@
+"""What a recorder makes of the arguments it is given, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmgen.backends.cpu.decode_recorder import TokenRecorder
+from llmgen.backends.cpu.kernels.arguments import TABLES, Binary, places
+from llmgen.backends.cpu.kernels.layout import STEP_ARGS
+from llmgen.backends.cpu.plan import EVERYTHING, At, Value
+from llmgen.backends.cpu.prefill_recorder import PromptRecorder
+from llmgen.model.weights import Vector
+
+RUN = 4096  # the address of a control block that nobody reads here
+
+
+class Config:
+    """As much of a configuration as a norm needs."""
+
+    head_dim, norm_eps = 16, 1e-5
+
+
+def recorders() -> list[Any]:
+    config: Any = Config()
+    layout: Any = None
+    return [TokenRecorder(config, layout, RUN), PromptRecorder(config, layout, RUN, 16, 1)]
+
+
+@pytest.mark.parametrize("recorder", recorders())
+def test_arguments_are_put_in_order(recorder: Any) -> None:
+    x, out = Value(16, 64, 1, False), Value(32, 128, 1, False)
+    shifted = At(out, lambda t, n: t)
+    recorder.emit("pointwise:add", [], n=16, out=shifted, y=9, y_stride=0, x=x)
+    assert recorder.steps[-1].args == Binary(x, 64, 9, 0, shifted, 128, 16, recorder.split, RUN)
+
+
+def test_missing_and_unknown_arguments_are_refused() -> None:
+    recorder = recorders()[0]
+    x = Value(16, 64, 1, False)
+    with pytest.raises(TypeError, match="'n'"):
+        recorder.emit("pointwise:add", [], x=x, y=x, out=x)
+    with pytest.raises(TypeError, match="'value'"):
+        recorder.emit("pointwise:add", [], x=x, y=x, out=x, n=16, value=1)
+    assert not recorder.steps
+
+
+@pytest.mark.parametrize("recorder", recorders())
+def test_a_quantized_value_is_not_changed(recorder: Any) -> None:
+    x = Value(32, 128, 16, False, EVERYTHING)
+    x.forms["tiles"] = Value(32, 64, 16, False)
+    with pytest.raises(AssertionError, match="stale"):
+        recorder.head_norm(x, Vector("norm", 0, 16), 2)
+
+
+@pytest.mark.parametrize("kernel", TABLES)
+def test_tables_fit_into_a_step(kernel: str) -> None:
+    table = TABLES[kernel]
+    assert len(table._fields) <= STEP_ARGS
+    assert places(table)._asdict() == {name: i for i, name in enumerate(table._fields)}

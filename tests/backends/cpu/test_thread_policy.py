@@ -1,0 +1,108 @@
+"""How many threads run: a made-up machine says how long a run takes, and the pace must find out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from llmgen.backends.cpu.runtime.thread_policy import Pace
+
+
+class Machine:
+    """``n_cpus`` processors, on some of which others are busy."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, n_cpus: int, busy: int = 0) -> None:
+        self.n_cpus, self.busy, self.told = n_cpus, busy, True
+        monkeypatch.setattr(os, "cpu_count", lambda: n_cpus)
+
+    def neighbours(self, own: int) -> int:
+        return self.busy if self.told else 0
+
+    def seconds(self, n_threads: int) -> float:
+        """Threads that share a processor with somebody take twice as long, and all wait for them."""
+        shared = n_threads > self.n_cpus - self.busy
+        return 0.01 / n_threads * (3 if shared and n_threads > 1 else 1)
+
+    def run(self, pace: Pace, times: int, n_tokens: int = 1) -> list[int]:
+        chosen = []
+        for _ in range(times):
+            n = pace.choose(n_tokens)
+            wall = self.seconds(n) * n_tokens
+            lost = wall / 2 if n > self.n_cpus - self.busy else 0.0
+            pace.report(n, n_tokens, wall, lost, 0)
+            chosen.append(n)
+        return chosen
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
+    return lambda *args: Machine(monkeypatch, *args)
+
+
+def test_a_quiet_machine_keeps_all_threads(machine: Callable[..., Machine]) -> None:
+    quiet = machine(4)
+    assert set(quiet.run(Pace(4, quiet.neighbours), 500)) == {4}
+
+
+def test_one_thread_stays_one(machine: Callable[..., Machine]) -> None:
+    loaded = machine(1, 3)
+    pace = Pace(1, loaded.neighbours)
+    assert set(loaded.run(pace, 100)) == {1}
+    assert pace.choose(512) == 1
+
+
+def test_the_first_run_looks_around(machine: Callable[..., Machine]) -> None:
+    loaded = machine(2, 1)
+    chosen = loaded.run(Pace(2, loaded.neighbours), 400)
+    assert chosen[0] == 1
+    assert chosen.count(2) <= 20  # two threads are tried now and then, ever more seldom
+
+
+def test_what_comes_later_is_noticed_by_its_effect(machine: Callable[..., Machine]) -> None:
+    later = machine(2)
+    pace = Pace(2, later.neighbours)
+    assert set(later.run(pace, 50)) == {2}
+    later.busy, later.told = 1, False
+    chosen = later.run(pace, 300)
+    assert chosen.count(1) > 280
+    later.busy = 0
+    assert later.run(pace, 2000)[-1] == 2  # and its end, too
+
+
+@pytest.mark.parametrize("busy", [1, 3, 9])
+def test_many_threads_leave_only_the_taken_processors(machine: Callable[..., Machine], busy: int) -> None:
+    large = machine(16)
+    pace = Pace(16, large.neighbours)
+    large.run(pace, 50)
+    large.busy = busy
+    assert large.run(pace, 300)[-1] == 16 - busy
+    large.busy = busy // 2
+    assert large.run(pace, 3000)[-1] == 16 - busy // 2
+
+
+def test_trouble_without_neighbours_halves_the_threads(machine: Callable[..., Machine]) -> None:
+    confined = machine(16)
+    pace = Pace(16, confined.neighbours)
+    confined.run(pace, 50)
+    confined.busy, confined.told = 10, False  # a quota, say
+    assert 8 in confined.run(pace, 20)
+
+
+def test_a_wrong_first_look_is_put_right(machine: Callable[..., Machine]) -> None:
+    passing = machine(2, 1)
+    pace = Pace(2, passing.neighbours)
+    assert passing.run(pace, 1) == [1]
+    passing.busy = 0
+    assert passing.run(pace, 30)[-1] == 2
+
+
+def test_a_long_run_looks_around_each_time(machine: Callable[..., Machine]) -> None:
+    changing = machine(8)
+    pace = Pace(8, changing.neighbours)
+    seen = []
+    for busy in (0, 2, 20):
+        changing.busy = busy
+        seen.append(pace.choose(512))
+    assert seen == [8, 6, 1]
