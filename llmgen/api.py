@@ -27,7 +27,7 @@ from llmgen.engine.stopping import Cancel
 from llmgen.engine.stream import Callback, GenerationStream
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.gguf import GGUFFile
-from llmgen.model.config import ModelConfig
+from llmgen.model.decoder import Decoder
 from llmgen.sampling.params import SamplingParams, checked_params, option_named
 from llmgen.sampling.rng import random_seed
 from llmgen.tokenizer import ChatTemplate, Tokenizer, encode_chat, rendering_within
@@ -128,7 +128,7 @@ class LLM:
     # -- what the file says
 
     @property
-    def config(self) -> ModelConfig:
+    def config(self) -> Decoder:
         """The model's dimensions: architecture, n_layers, n_embd, vocab_size, context_length ..."""
         return self._model.config
 

@@ -37,7 +37,7 @@ class Ours:
 
     def fill(self, variant: str, prefix: list[int]) -> None:
         n = len(prefix)
-        if 0 < n == self._filled and n >= self._sequence.min_truncate:
+        if 0 < n == self._filled and self._sequence.cut_point(n) == n:
             self._sequence.truncate(n)
             return
         self._sequence.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import json
 import shutil
 import tempfile
@@ -13,21 +14,22 @@ from typing import Any
 import numpy as np
 
 from arch_files import build_file
-from shared import DATA
+from llmgen.model.archs import names
+from shared import DATA, shared, shared_folder
 
-# The ten dense architectures that the engine runs.
-DENSE = (
-    "llama-dense",
-    "mistral3-dense",
-    "qwen2-dense",
-    "qwen3-dense",
-    "gemma-dense",
-    "gemma2-dense",
-    "gemma3-dense",
-    "phi3-dense",
-    "stablelm-dense",
-    "olmo2-dense",
-)
+
+@cache
+def _stored() -> dict[str, Any]:
+    specs: dict[str, Any] = json.loads((DATA / "archs.json").read_text(encoding="utf-8"))
+    return specs
+
+
+def _has_spec(name: str) -> bool:
+    return name in _stored() or (shared_folder() / f"archs/specs/{name}.json").exists()
+
+
+DENSE = tuple(name for name in (f"{arch}-dense" for arch in names()) if _has_spec(name))
+"""The specs of the architectures that llmgen runs, as far as they are at hand."""
 
 
 @cache
@@ -39,7 +41,9 @@ def _folder() -> Path:
 
 def read_spec(name: str) -> dict[str, Any]:
     """A fresh copy of the spec of ``name``: arch, metadata [(key, type, value)], tensors [(name, shape)]."""
-    return json.loads((DATA / "archs.json").read_text(encoding="utf-8"))[name]
+    if name in _stored():
+        return copy.deepcopy(_stored()[name])
+    return json.loads(shared(f"archs/specs/{name}.json").read_text(encoding="utf-8"))
 
 
 @cache
@@ -87,5 +91,8 @@ def _build(spec: dict[str, Any], stem: str, type: str) -> Path:
 @cache
 def reference(name: str) -> tuple[np.ndarray, np.ndarray]:
     """llama.cpp's results for the f32 file of ``name``: tokens int32 [n], logits float32 [n, vocab]."""
+    if name not in _stored():
+        with np.load(shared(f"archs/refs/{name}.npz")) as stored:
+            return stored["tokens"], stored["logits"]
     with np.load(DATA / "archs.npz") as stored:
         return stored["tokens"], stored[name]

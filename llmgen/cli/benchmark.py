@@ -224,7 +224,7 @@ class Bench:
 
     def _fill(self, seq: Sequence, prefix: list[int]) -> None:
         """Bring the cache to exactly the prefix, by cutting it back where that is possible."""
-        if 0 < len(prefix) <= seq.length and len(prefix) >= seq.min_truncate:
+        if 0 < len(prefix) <= seq.length and seq.cut_point(len(prefix)) == len(prefix):
             seq.truncate(len(prefix))
             return
         seq.clear()

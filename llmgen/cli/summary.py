@@ -135,6 +135,7 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
     from llmgen.backends.cpu.model import dry_run
     from llmgen.backends.cpu.runtime.threads import default_threads
     from llmgen.cli.versions import kernel_level
+    from llmgen.model.states import KV
 
     try:
         config, layout = dry_run(file, engine.n_ctx, engine.kv_type or "f16", engine.n_threads)
@@ -152,12 +153,12 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
             "head size": config.head_dim,
             "vocabulary": config.vocab_size,
         },
-        "window": config.window or None,
+        "window": max((s.window for s in config.states() if isinstance(s, KV)), default=0) or None,
         "context_length": config.context_length,
-        "n_ctx": config.n_ctx,
+        "n_ctx": layout.n_ctx,
         "kv_type": layout.kv_type,
         "kv_bytes_per_token": layout.bytes_per_token,
-        "kv_bytes_per_context": layout.bytes_for(config.n_ctx),
+        "kv_bytes_per_context": layout.bytes_for(layout.n_ctx),
         "threads": engine.n_threads or default_threads(),
         "kernel_level": kernel_level(),
     }

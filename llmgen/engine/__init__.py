@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from llmgen.engine.batch import Batch
     from llmgen.engine.beams import Beam, BeamOptions, BeamSearch
-    from llmgen.engine.events import GenerationEvent, GenerationResult, Timings, TokenLogprob
+    from llmgen.engine.events import GenerationEvent, GenerationResult, Timings
     from llmgen.engine.requests import Answer, Request
     from llmgen.engine.session import Session
     from llmgen.engine.stream import GenerationStream
     from llmgen.sampling.params import SamplingParams
     from llmgen.sampling.sampler import Sampler
+    from llmgen.sampling.scores import TokenLogprob
 
 _HOME = {
     "Answer": "llmgen.engine.requests",
@@ -33,7 +34,7 @@ _HOME = {
     "SamplingParams": "llmgen.sampling.params",
     "Session": "llmgen.engine.session",
     "Timings": "llmgen.engine.events",
-    "TokenLogprob": "llmgen.engine.events",
+    "TokenLogprob": "llmgen.sampling.scores",
 }
 
 __all__ = [

@@ -23,6 +23,7 @@ from llmgen.engine.stopping import Cancel, Interruptible, keep_result
 from llmgen.engine.stream import make_room
 from llmgen.engine.writer import Writer
 from llmgen.errors import Interrupted, LLMGenError, UsageError
+from llmgen.model.runs import Part
 from llmgen.sampling.params import SamplingParams, checked_params
 
 _log = logging.getLogger(__name__)
@@ -172,7 +173,7 @@ class Batch:
         """The first one, and those behind it that go with it in one pass; who has a timeout goes alone, and can end."""
         group = begun[:1]
         for slot in begun[1:]:
-            fits = _count([*group, slot]) <= min(_TOGETHER, self._model.max_together)
+            fits = _count([*group, slot]) <= min(_TOGETHER, self._model.max_prompt_tokens)
             if not fits or not all(s.open and s.writer.params.timeout is None for s in (begun[0], slot)):
                 break
             group.append(slot)
@@ -222,25 +223,26 @@ class Batch:
                 self._report(slot, event)
 
     def _advance(self, slots: list[Slot], events: list[tuple[Slot, GenerationEvent | None]]) -> None:
-        """Every slot's next token, and its event; in this model's turn, so that the logits need no copy."""
+        """Every slot's next token, and its event; chosen in this model's turn, so that the logits need no copy."""
         started = time.perf_counter()
+
+        def choose(rows: NDArray[np.float32]) -> None:
+            elapsed = time.perf_counter() - started
+            for slot, row in zip(slots, rows, strict=True):
+                slot.writer.count_decode(elapsed)
+                with slot.own_trouble():
+                    events.append((slot, slot.step(row)))
+
         try:
-            seqs = [slot.cache.seq for slot in slots]
-            rows = self._model.decode(seqs, [slot.token for slot in slots], copy=False)
+            self._model.forward([Part(slot.cache.seq, [slot.token]) for slot in slots], "generated", choose)
         except Interrupted:
             raise
         except LLMGenError as error:
             if len(slots) == 1:
                 slots[0].fail(error)
             else:
-                for slot in slots:  # each alone tells whose trouble it is
+                for slot in slots:  # alone, the one at fault fails by itself
                     self._advance([slot], events)
-            return
-        elapsed = time.perf_counter() - started
-        for slot, row in zip(slots, rows, strict=True):
-            slot.writer.count_decode(elapsed)
-            with slot.own_trouble():
-                events.append((slot, slot.step(row)))
 
     def _collect(self, active: list[Slot], done: list[Answer], interrupted: Ending | None) -> None:
         """Take out the slots that are done, or all of them after an interruption; their answers go to ``done``."""

@@ -20,14 +20,16 @@ from numpy.typing import NDArray
 
 from llmgen.engine.batch import MAX_SLOTS
 from llmgen.engine.cached import CachedTokens, OnPrompt, common_prefix
-from llmgen.engine.events import Ending, GenerationResult, Timings, TokenLogprob, TokenScore
+from llmgen.engine.events import Ending, GenerationResult, Timings
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
 from llmgen.engine.prompt import check_prompt
 from llmgen.engine.stopping import AnswerText, Cancel, Interruptible, Stops, keep_result
 from llmgen.errors import Interrupted, LLMGenError, UsageError
+from llmgen.model.runs import Part
 from llmgen.sampling.candidates import best, check_finite, log_total
 from llmgen.sampling.params import SamplingParams, checked_params
 from llmgen.sampling.sampler import Sampler
+from llmgen.sampling.scores import TokenLogprob, TokenScore
 
 MAX_BEAMS = 64
 
@@ -242,8 +244,8 @@ class BeamSearch:
             part = self._live[first : first + MAX_SLOTS]
             for hypothesis in part:
                 hypothesis.cache.tokens.append(hypothesis.tokens[-1])
-            seqs, last = [h.cache.seq for h in part], [h.tokens[-1] for h in part]
-            rows.extend(self._calls.call(self._model.decode, seqs, last))
+            parts = [Part(h.cache.seq, [h.tokens[-1]]) for h in part]
+            rows.extend(self._calls.call(self._model.forward, parts, "generated"))
         self._clock.decode_s += time.perf_counter() - started
         self._clock.steps += 1
         return rows

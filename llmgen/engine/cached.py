@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from llmgen.engine.interfaces import ModelLike
 from llmgen.engine.stopping import Interruptible
 from llmgen.errors import Interrupted
+from llmgen.model.runs import Part
 
 _log = logging.getLogger(__name__)
 
@@ -60,10 +61,7 @@ class CachedTokens:
     def cut(self, n: int) -> int:
         """Cut the cache back to its first n tokens, or empty it where that is impossible."""
         if n < self.seq.length:
-            if n and n >= self.seq.min_truncate:
-                self.seq.truncate(n)
-            else:
-                self.seq.clear()
+            self.seq.truncate(self.seq.cut_point(n))
         kept = int(self.seq.length)
         self._prompt_role = min(self._prompt_role, kept)
         return kept
@@ -103,8 +101,9 @@ class CachedTokens:
 
     def decode(self, calls: Interruptible) -> NDArray[np.float32]:
         """Compute the last token, a generated one, the only one that is missing: float32 [n_vocab]."""
-        rows: NDArray[np.float32] = calls.call(self.model.decode, [self.seq], self.tokens[-1:])
-        return rows[0]
+        part = Part(self.seq, self.tokens[-1:])
+        row: NDArray[np.float32] = calls.call(self.model.forward, [part], "generated")[0]
+        return row
 
     def shift(self, keep: int) -> None:
         """Drop the oldest half of the computed tokens after the first ``keep``.
@@ -131,19 +130,15 @@ class CachedTokens:
 
     def save(self, path: Path) -> None:
         """Write what is in the cache to a file; see ``llmgen.backends.cpu.cache_file``."""
-        from llmgen.backends.cpu import cache_file
-
         self.model.check_file()
         n = self.cached
         _log.debug("writing %d tokens to the prompt cache %s", n, path)
-        cache_file.save(path, self.model, self.seq, self.tokens[:n], min(self._prompt_role, n))  # type: ignore[arg-type]
+        self.model.save_sequence(path, self.seq, self.tokens[:n], min(self._prompt_role, n))
 
     def load(self, path: Path) -> None:
         """Take tokens and cache from a file instead of what is there."""
-        from llmgen.backends.cpu import cache_file
-
         self.clear()
-        stored = cache_file.load(path, self.model, self.seq)  # type: ignore[arg-type]
+        stored = self.model.load_sequence(path, self.seq)
         self.tokens = stored.tokens
         self._prompt_role = stored.n_prompt
         _log.debug("read %d tokens from the prompt cache %s", len(self.tokens), path)
@@ -172,8 +167,8 @@ def prefill_together(caches: Sequence[CachedTokens], calls: Interruptible) -> ND
     Returns float32 [n, n_vocab], of each one's last token what ``prefill`` would give.
     """
     starts = [int(cache.seq.length) for cache in caches]
-    prompts = [(cache.seq, cache.tokens[start:]) for cache, start in zip(caches, starts, strict=True)]
-    rows = calls.call(caches[0].model.prefill_together, prompts)
+    parts = [Part(cache.seq, cache.tokens[start:]) for cache, start in zip(caches, starts, strict=True)]
+    rows = calls.call(caches[0].model.forward, parts, "prompt")
     for cache, start in zip(caches, starts, strict=True):
         if cache._prompt_role == start:
             cache._prompt_role = len(cache.tokens)

@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from llmgen.sampling.scores import TokenLogprob, TokenScore
+
 FinishReason = Literal["stop", "length", "timeout", "interrupted"]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """One token and the natural logarithm of its probability."""
-
-    token_id: int
-    logprob: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +67,6 @@ class Timings:
             "prefill_tokens_per_s": self.prefill_tokens_per_s,
             "decode_tokens_per_s": self.decode_tokens_per_s,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class TokenScore:
-    """The chosen token's log-probability, and those of the most likely ones."""
-
-    token_id: int
-    logprob: float
-    top: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

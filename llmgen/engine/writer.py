@@ -13,13 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from llmgen.engine.events import Ending, GenerationEvent, GenerationResult, Timings, TokenScore
+from llmgen.engine.events import Ending, GenerationEvent, GenerationResult, Timings
 from llmgen.engine.interfaces import TokenizerLike
 from llmgen.engine.stopping import AnswerText, Stops
 from llmgen.errors import UsageError
 from llmgen.sampling.candidates import check_finite
 from llmgen.sampling.params import SamplingParams
 from llmgen.sampling.sampler import Sampler
+from llmgen.sampling.scores import TokenScore
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Tables of rotary position embeddings, filled as far as a run needs them.
+"""Rotary position embeddings: by which angle each pair of values turns at a position.
 
 Su et al., arXiv:2104.09864; the scalings: linear (arXiv:2306.15595), YaRN
 (arXiv:2309.00071), LongRoPE's factors per frequency (arXiv:2402.13753).
@@ -7,72 +7,99 @@ Su et al., arXiv:2104.09864; the scalings: linear (arXiv:2306.15595), YaRN
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from llmgen.backends.cpu.memory import Arena
 from llmgen.errors import UnsupportedModelError
-from llmgen.model.config import RopeScaling
-
-_STEP = 256  # positions added at a time
+from llmgen.model.keys import MAX_CONTEXT, Keys
 
 
-class RopeTable:
-    """Cosines and signed sines for every position up to n_ctx, float32 [n_ctx][2][n_rot].
+@dataclass(frozen=True)
+class RopeScaling:
+    """How positions beyond the trained context are squeezed into it."""
 
-    neox: pairs (i, i + n_rot / 2), else (2i, 2i + 1).  ``factors`` divides the
-    frequencies, float64 [n_rot / 2].
+    kind: str = "none"  # none, linear, yarn, longrope
+    factor: float = 1.0  # positions are divided by it
+    original_context: int = 0
+    attention_factor: float = 1.0  # multiplies cosines and sines
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    log_multiplier: float = 0.0
+
+    @classmethod
+    def read(cls, keys: Keys, context_length: int, ramp: bool = False) -> RopeScaling:
+        """From the metadata; ``ramp``: whether the architecture lets the file set YaRN's ramp."""
+        kind = keys.choice("rope.scaling.type", ("none", "linear", "yarn", "longrope"), "linear")
+        factor = keys.real("rope.scaling.factor", keys.real("rope.scale_linear", 0.0)) or 1.0
+        return cls(
+            kind=kind,
+            factor=1.0 if kind == "none" else factor,
+            original_context=keys.whole("rope.scaling.original_context_length", 0, 0, MAX_CONTEXT)
+            or context_length,
+            attention_factor=keys.real("rope.scaling.attn_factor", 1.0),
+            beta_fast=keys.real("rope.scaling.yarn_beta_fast", 32.0) if ramp else 32.0,
+            beta_slow=keys.real("rope.scaling.yarn_beta_slow", 1.0) if ramp else 1.0,
+            log_multiplier=keys.real("rope.scaling.yarn_log_multiplier", 0.0) if ramp else 0.0,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Rope:
+    """The rotation of one kind of layer.
+
+    neox: pairs are (i, i + n_rot / 2), otherwise (2i, 2i + 1).  frequencies: angle per
+    position of each pair, float64 [n_rot / 2].  magnitude multiplies cosines and sines.
     """
 
-    def __init__(
-        self,
-        n_ctx: int,
+    n_rot: int
+    neox: bool
+    frequencies: np.ndarray
+    magnitude: float = 1.0
+
+    @classmethod
+    def of(
+        cls,
         n_rot: int,
         base: float,
         neox: bool,
         scaling: RopeScaling | None = None,
         factors: np.ndarray | None = None,
-    ) -> None:
-        self.n_rot, self.neox = n_rot, neox
-        self._filled = 0
-        self._n_ctx = n_ctx
-        self._memory = Arena(max(4, n_ctx * n_rot * 8), "the table of rotary positions")
-        self._table = self._memory.data.view(np.float32)[: n_ctx * 2 * n_rot].reshape(n_ctx, 2, n_rot)
-        self.address = self._table.ctypes.data if n_rot and n_ctx else 0
-        self._frequencies, self._magnitude = _checked(n_rot, base, scaling or RopeScaling(), factors)
+    ) -> Rope:
+        """From hyperparameters; ``factors`` divides the frequencies, float64 [n_rot / 2].
 
-    def fill(self, length: int) -> None:
-        """Make the rows of positions 0 .. length - 1 valid."""
-        while self._filled < length and self.n_rot:
-            last = min(self._filled + _STEP, self._n_ctx)
-            angles = np.outer(np.arange(self._filled, last), self._frequencies)
-            cosines, sines = np.cos(angles) * self._magnitude, np.sin(angles) * self._magnitude
-            rows = self._table[self._filled : last]
-            if self.neox:
-                half = self.n_rot // 2
-                rows[:, 0, :half], rows[:, 0, half:] = cosines, cosines
-                rows[:, 1, :half], rows[:, 1, half:] = -sines, sines
-            else:
-                rows[:, 0, 0::2], rows[:, 0, 1::2] = cosines, cosines
-                rows[:, 1, 0::2], rows[:, 1, 1::2] = -sines, sines
-            self._filled = last
+        Raises UnsupportedModelError for settings from which no finite angles follow.
+        """
+        scaling = scaling or RopeScaling()
+        try:
+            with np.errstate(all="ignore"):
+                frequencies, magnitude = _frequencies(n_rot, base, scaling, factors)
+            if np.isfinite(frequencies).all() and math.isfinite(magnitude):
+                return cls(n_rot, neox, frequencies, magnitude)
+        except (ArithmeticError, ValueError):
+            pass
+        raise UnsupportedModelError(
+            f"no rotary positions follow from the rope.freq_base {base:g}, a {scaling.kind} scaling of "
+            f"{scaling.factor:g} and the factors in this file; it is damaged, download it again"
+        )
 
+    def rows(self, first: int, last: int, dtype: Any = np.float32) -> np.ndarray:
+        """Cosines and signed sines of positions first .. last - 1, [last - first, 2, n_rot].
 
-def _checked(
-    n_rot: int, base: float, scaling: RopeScaling, factors: np.ndarray | None
-) -> tuple[np.ndarray, float]:
-    """The result of ``_frequencies``, or UnsupportedModelError for settings from which none follows."""
-    try:
-        with np.errstate(all="ignore"):
-            frequencies, magnitude = _frequencies(n_rot, base, scaling, factors)
-        if np.isfinite(frequencies).all() and math.isfinite(magnitude):
-            return frequencies, magnitude
-    except (ArithmeticError, ValueError):
-        pass
-    raise UnsupportedModelError(
-        f"no rotary positions follow from the rope.freq_base {base:g}, a {scaling.kind} scaling of "
-        f"{scaling.factor:g} and the factors in this file; it is damaged, download it again"
-    )
+        Value i of a head becomes cosine i times itself plus sine i times its partner.
+        """
+        angles = np.outer(np.arange(first, last), self.frequencies)
+        cosines, sines = np.cos(angles) * self.magnitude, np.sin(angles) * self.magnitude
+        rows = np.empty((last - first, 2, self.n_rot), dtype)
+        if self.neox:
+            half = self.n_rot // 2
+            rows[:, 0, :half], rows[:, 0, half:] = cosines, cosines
+            rows[:, 1, :half], rows[:, 1, half:] = -sines, sines
+        else:
+            rows[:, 0, 0::2], rows[:, 0, 1::2] = cosines, cosines
+            rows[:, 1, 0::2], rows[:, 1, 1::2] = -sines, sines
+        return rows
 
 
 def _frequencies(

@@ -1,4 +1,8 @@
-"""The weights: where they lie in the memory map, and how kernels may read them."""
+"""The weights of a model by name; a backend decides how it reads them.
+
+A tensor is checked when an architecture asks for it, so a forward pass that has been
+recorded once has checked the whole file.
+"""
 
 from __future__ import annotations
 
@@ -6,67 +10,54 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llmgen.backends.cpu.kernels.quants import TABLE, QuantKernels
 from llmgen.errors import UnsupportedModelError
 from llmgen.gguf import GGMLType, GGUFFile, TensorInfo
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight matrix [n_rows, n_cols] as it lies in the file.
+    """Rows [first_row, first_row + n_rows) of a weight matrix, n_cols values each, as they lie in the file."""
 
-    Kernels may read a few bytes behind the row they work on.  Behind the last row of
-    a file there may be nothing: ``tail_row`` (or -1) is then read at ``tail_address``,
-    a copy with room behind it.
-    """
-
-    name: str
-    address: int
+    tensor: TensorInfo
     n_rows: int
     n_cols: int
-    row_bytes: int  # from one row to the next
-    kernels: QuantKernels
-    tail_row: int = -1
-    tail_address: int = 0
+    first_row: int = 0
 
     @property
-    def nbytes(self) -> int:
-        return self.n_rows * self.row_bytes
-
-    @property
-    def arguments(self) -> dict[str, int]:
-        """Where it lies, as the kernels' tables name it."""
-        return {
-            "weights": self.address,
-            "row_bytes": self.row_bytes,
-            "tail_row": self.tail_row,
-            "tail_address": self.tail_address,
-        }
+    def name(self) -> str:
+        return self.tensor.name
 
     def rows(self, first: int, count: int) -> Matrix:
-        """Rows [first, first + count) as a matrix of its own."""
-        tail = self.tail_row - first if first <= self.tail_row < first + count else -1
-        return replace(self, address=self.address + first * self.row_bytes, n_rows=count, tail_row=tail)
+        """``count`` rows from ``first`` on, as a matrix."""
+        return replace(self, n_rows=count, first_row=self.first_row + first)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Vector:
-    """A small row of float32 (norm weights, biases): a copy, padded to 16 values with zeros."""
+    """Norm weights or biases: float32 [n], or [rows, n] for one row per head."""
 
     name: str
-    address: int
-    n: int
-    rows: int = 1
-    """More than one: a row per head, ``n`` values each, without padding between them."""
+    values: np.ndarray
+
+    @property
+    def n(self) -> int:
+        """Values of a row."""
+        return int(self.values.shape[-1])
+
+    @property
+    def rows(self) -> int:
+        return len(self.values) if self.values.ndim > 1 else 1
 
 
 class Weights:
-    """The tensors of a model by GGUF name (without '.weight'), with their shapes checked where they are bound."""
+    """The tensors of a file by GGUF name (without '.weight'), shapes checked.
+
+    The methods raise UnsupportedModelError for a tensor that is missing or has another shape.
+    """
 
     def __init__(self, file: GGUFFile) -> None:
         self._file = file
-        self._copies: list[np.ndarray] = []
-        self._bound: dict[str, Matrix | Vector] = {}
+        self._vectors: dict[tuple[str, int, int], Vector] = {}
         self._read: set[str] = set()
 
     def has(self, name: str) -> bool:
@@ -80,60 +71,31 @@ class Weights:
 
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Matrix:
         """The matrix ``name``, which must be [n_rows, n_cols]."""
-        if (bound := self._bound.get(name)) is not None:
-            if isinstance(bound, Matrix) and (bound.n_rows, bound.n_cols) == (n_rows, n_cols):
-                return bound
-        tensor = self._tensor(name, (n_cols, n_rows))
-        kernels = TABLE.get(tensor.type.name.lower())
-        if kernels is None:
-            supported = ", ".join(key.upper() for key in TABLE)
-            raise UnsupportedModelError(
-                f"tensor {tensor.name} has the type {tensor.type.name}, which llmgen cannot multiply by; "
-                f"use a file whose tensors are of the types {supported}"
-            )
-        matrix = Matrix(name, tensor.address, n_rows, n_cols, tensor.row_bytes, kernels)
-        if tensor.slack < kernels.overread:
-            matrix = self._with_tail(matrix, tensor)
-        self._bound[name] = matrix
-        return matrix
-
-    def _with_tail(self, matrix: Matrix, tensor: TensorInfo) -> Matrix:
-        """Copy the last row to where there is room behind it; all rows where that room is longer than they."""
-        short = matrix.row_bytes < matrix.kernels.overread
-        nbytes = matrix.nbytes if short else matrix.row_bytes
-        copy = np.zeros(nbytes + matrix.kernels.overread + 64, dtype=np.uint8)
-        copy[:nbytes] = tensor.data[-nbytes:]
-        address = self.keep(copy)
-        if short:
-            return replace(matrix, address=address)
-        return replace(matrix, tail_row=matrix.n_rows - 1, tail_address=address)
+        return Matrix(self._tensor(name, (n_cols, n_rows)), n_rows, n_cols)
 
     def vector(self, name: str, n: int, rows: int = 1) -> Vector:
-        """The float vector ``name`` of n values (or ``rows`` times n)."""
-        if (bound := self._bound.get(name)) is not None:
-            if isinstance(bound, Vector) and (bound.n, bound.rows) == (n, rows):
-                return bound
-        tensor = self._tensor(name, (n,) if rows == 1 else (n, rows))
-        return self._copied(name, _as_float32(tensor), n, rows)
-
-    def _copied(self, name: str, values: np.ndarray, n: int, rows: int) -> Vector:
-        copy = np.zeros(-(-values.size // 16) * 16 + 16, dtype=np.float32)
-        copy[: values.size] = values
-        vector = Vector(name, self.keep(copy), n, rows)
-        self._bound[name] = vector
-        return vector
+        """The float vector ``name`` of n values, or of ``rows`` times n."""
+        key = (name, n, rows)
+        if key not in self._vectors:
+            values = _as_float32(self._tensor(name, (n,) if rows == 1 else (n, rows)))
+            self._vectors[key] = Vector(name, values if rows == 1 else values.reshape(rows, n))
+        return self._vectors[key]
 
     def optional_vector(self, name: str, n: int) -> Vector | None:
+        """``vector``, or None where the file does not have it."""
         return self.vector(name, n) if self.has(name) else None
 
     def vector_parts(self, name: str, sizes: tuple[int, ...]) -> list[Vector]:
         """The float vector ``name`` cut into parts of the given sizes."""
-        values = _as_float32(self._tensor(name, (sum(sizes),)))
+        whole = self.vector(name, sum(sizes))
         ends = np.cumsum(sizes)
-        return [
-            self._copied(f"{name}[{i}]", values[e - n : e], n, 1)
-            for i, (e, n) in enumerate(zip(ends, sizes, strict=True))
-        ]
+        parts = []
+        for i, (end, n) in enumerate(zip(ends, sizes, strict=True)):
+            key = (f"{name}[{i}]", n, 1)
+            if key not in self._vectors:
+                self._vectors[key] = Vector(key[0], whole.values[end - n : end])
+            parts.append(self._vectors[key])
+        return parts
 
     def skip(self, name: str) -> None:
         """Count the tensor as read, if it is there: it belongs to the model, but no logit depends on it."""
@@ -142,11 +104,6 @@ class Weights:
     def unread(self) -> list[str]:
         """The full names of the file's tensors that nothing was made of so far, in file order."""
         return [name for name in self._file.tensors if name not in self._read]
-
-    def keep(self, values: np.ndarray) -> int:
-        """The address of an array that lives as long as the weights."""
-        self._copies.append(values)
-        return int(values.ctypes.data)
 
     def values(self, name: str, n: int) -> np.ndarray:
         """A small float vector as an array, float64 [n]."""
@@ -175,7 +132,7 @@ def _full(name: str) -> str:
 
 
 def _as_float32(tensor: TensorInfo) -> np.ndarray:
-    """A small float tensor as float32, flat."""
+    """A small float tensor as float32, flat: a copy."""
     data = tensor.data
     if tensor.type is GGMLType.F32:
         return np.frombuffer(data.tobytes(), dtype="<f4")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmgen.engine.events import TokenLogprob, TokenScore
 from llmgen.sampling import native
 from llmgen.sampling.candidates import Candidates, best, log_total
+from llmgen.sampling.scores import TokenLogprob, TokenScore
 
 
 def score(c: Candidates, token: int, n_top: int) -> TokenScore:

@@ -34,8 +34,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from llmgen.engine.events import TokenScore
-from llmgen.engine.interfaces import TokenizerLike
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.sampling import filters, mirostat, native, penalties
 from llmgen.sampling.candidates import Candidates, Weights, broken_logits
@@ -44,6 +42,8 @@ from llmgen.sampling.history import History
 from llmgen.sampling.logprobs import score
 from llmgen.sampling.params import SamplingParams
 from llmgen.sampling.rng import LANE_TOKEN, LANE_XTC, random_seed, uniform
+from llmgen.sampling.scores import TokenScore
+from llmgen.tokenizer.interfaces import TokenizerLike
 
 Stage = Callable[[Candidates], Candidates]
 

@@ -33,8 +33,12 @@ class FakeSequence:
     def length(self):
         return len(self.tokens)
 
+    def cut_point(self, n):
+        n = min(n, self.length)
+        return n if n == self.length or n >= self.min_truncate else 0
+
     def truncate(self, n):
-        assert self.min_truncate <= n <= len(self.tokens)
+        assert n == 0 or self.min_truncate <= n <= len(self.tokens)
         del self.tokens[n:]
 
     def clear(self):
@@ -84,7 +88,15 @@ class FakeModel:
             rows.append(self.logits(seq.tokens) if logits != "none" else None)
         return {"last": rows[-1], "all": np.array(rows), "none": None}[logits]
 
-    max_together = 64
+    max_prompt_tokens = 64
+
+    def forward(self, parts, role, read=np.copy):
+        if role == "generated":
+            assert all(len(part.ids) == 1 for part in parts)
+            return read(
+                self.decode([part.seq for part in parts], [part.ids[0] for part in parts], copy=False)
+            )
+        return read(self.prefill_together([(part.seq, part.ids) for part in parts]))
 
     def prefill_together(self, prompts):
         self._work("together", sum(len(ids) for _, ids in prompts))

@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 
 import tiny
-from llmgen.backends.cpu.model import Model, config, dry_run, read_config
+from llmgen.backends.cpu.model import Model, dry_run
 from llmgen.errors import LLMGenError, UnsupportedModelError
 from llmgen.gguf import GGUFFile
+from llmgen.model.archs import read_model
+from llmgen.model.keys import Keys
 from llmgen.tokenizer import Tokenizer
 
 NAN = float("nan")
@@ -95,7 +97,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an architecture with other keys": (
         {"architecture": "mamba", "keys": {"attention.head_count": ("uint32", 0)}},
-        "architecture 'mamba' is not supported; llmgen runs llama",
+        "architecture 'mamba' is not supported; llmgen runs gemma",
     ),
     "fewer layers than tensors": (
         u32("block_count", 1),
@@ -199,26 +201,25 @@ def test_no_key_of_any_type_ends_in_more_than_a_sentence(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: set[str] = set()
-    get = config._Keys.get
-    monkeypatch.setattr(config._Keys, "get", lambda self, key: asked.add(key) or get(self, key))
+    get = Keys.get
+    monkeypatch.setattr(Keys, "get", lambda self, key: asked.add(key) or get(self, key))
     base = {"attention.sliding_window": ("uint32", 32), "attention.layer_norm_epsilon": ("float32", 1e-5)}
     with GGUFFile.open(tiny.write(tmp_path / "good.gguf", base, architecture=architecture)) as file:
-        read_config(file)
+        read_model(file)
     assert len(asked) > 15
     for key in sorted(asked):
         for odd in ODD:
             path = tiny.write(tmp_path / "odd.gguf", {**base, key: odd}, architecture=architecture)
             with GGUFFile.open(path) as file, suppress(UnsupportedModelError):
-                read_config(file)
+                read_model(file)
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, NAN])
 def test_frequency_factors_that_are_none(value: float, tmp_path: Path) -> None:
-    from llmgen.model.config import RopeScaling
-    from llmgen.model.rope import RopeTable
+    from llmgen.model.rope import Rope, RopeScaling
 
     with pytest.raises(UnsupportedModelError, match="no rotary positions follow"):
-        RopeTable(16, 16, 1e4, False, RopeScaling(), np.full(8, value))
+        Rope.of(16, 1e4, False, RopeScaling(), np.full(8, value))
 
 
 def test_what_is_only_unusual_runs(tmp_path: Path) -> None:

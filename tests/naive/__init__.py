@@ -1,12 +1,28 @@
-"""The slow, obviously correct twin of llmgen: plain numpy, no llmgen code.
-
-`naive.kernels` holds one function per kernel, `naive.settings` the numbers an
-architecture reads from its file and their defaults, `naive.oracle` the forward
-pass of ten architectures. Files are read and dequantized by the gguf package.
-"""
+"""The slow, obviously correct twins: the numpy backend over a file, and formulas of single kernels."""
 
 from __future__ import annotations
 
-from naive.oracle import Oracle, logits, nmse
+import os
+from typing import Any
 
-__all__ = ["Oracle", "logits", "nmse"]
+import numpy as np
+
+from llmgen.backends.numpy import NumpyModel, Precision
+from llmgen.gguf import GGUFFile
+
+
+def nmse(a: Any, b: Any) -> float:
+    """Normalized mean squared error of a against the reference b."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    return float(np.sum((a - b) ** 2) / np.sum(b * b))
+
+
+def logits(
+    path: str | os.PathLike[str], tokens: Any, n_past: int = 0, *, n_ctx: int | None = None, **precision: Any
+) -> np.ndarray:
+    """float32 [len(tokens) - n_past, vocab]: the logits after each token from the n_past-th on.
+
+    precision: the fields of ``Precision``.
+    """
+    with GGUFFile.open(path) as file:
+        return NumpyModel(file, n_ctx, Precision(**precision)).logits(np.asarray(tokens), n_past)

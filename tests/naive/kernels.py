@@ -1,55 +1,16 @@
-"""Naive numpy twins of the kernels: one formula each, no blocking, no tricks.
+"""Naive numpy twins of single kernels, beside those of ``llmgen.backends.numpy.functions``.
 
-Shapes are written as [outer, ..., inner]; a weight matrix is [n_out, n_in]. Every
-function computes in the floating type of its input, so a test chooses float64
-for truth or float32 for a like-for-like comparison.
+Shapes are written as [outer, ..., inner]; a weight matrix is [n_out, n_in].
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
-
-BLOCK = 32  # activations are quantized in blocks of 32 values
-
-
-def rms_norm(x: Array, weight: Array | None, eps: float) -> Array:
-    """x [..., n] divided by the root of its mean square, times weight (broadcast over [..., n])."""
-    y = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(eps))
-    return y if weight is None else y * weight.astype(x.dtype)
-
-
-def layer_norm(x: Array, weight: Array | None, bias: Array | None, eps: float) -> Array:
-    """x [..., n] shifted to mean 0 and scaled to variance 1, times weight, plus bias."""
-    centred = x - np.mean(x, axis=-1, keepdims=True)
-    variance = np.mean(centred * centred, axis=-1, keepdims=True)
-    y = centred / np.sqrt(variance + x.dtype.type(eps))
-    if weight is not None:
-        y = y * weight.astype(x.dtype)
-    return y if bias is None else y + bias.astype(x.dtype)
-
-
-def silu(x: Array) -> Array:
-    """x * sigmoid(x), elementwise."""
-    with np.errstate(over="ignore"):
-        return x / (1 + np.exp(-x))
-
-
-def gelu(x: Array) -> Array:
-    """The tanh form of GELU, elementwise (llama.cpp's, without its float16 table)."""
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x * x)))
-
-
-def soft_cap(x: Array, cap: float) -> Array:
-    """x squeezed smoothly into (-cap, cap); cap 0 leaves it alone."""
-    return x if cap == 0 else cap * np.tanh(x / cap)
-
+from llmgen.backends.numpy.functions import Array, quantize_blocks, round_activations
 
 # --- rotary position embedding -------------------------------------------------------------
 
@@ -111,57 +72,7 @@ def rotate(x: Array, rope: Rope, positions: Array) -> Array:
     return y
 
 
-# --- attention ---------------------------------------------------------------------------
-
-
-def softmax(x: Array) -> Array:
-    """Along the last axis; a row of only -inf would be NaN and never occurs under a causal mask."""
-    e = np.exp(x - np.max(x, axis=-1, keepdims=True))
-    return e / np.sum(e, axis=-1, keepdims=True)
-
-
-def attention(
-    q: Array, k: Array, v: Array, scale: float, *, n_past: int = 0, window: int = 0, cap: float = 0.0
-) -> Array:
-    """Causal attention with grouped heads.
-
-    q [n, n_heads, d] stands at positions n_past .. n_past+n-1; k [n_past+n, n_kv_heads, d] and
-    v [n_past+n, n_kv_heads, dv] at 0 .. . With a window w a query sees w keys, itself included;
-    0 means all. Returns [n, n_heads, dv]. One query at a time: no quadratic memory.
-    """
-    n, n_heads, _ = q.shape
-    group = n_heads // k.shape[1]
-    out = np.empty((n, n_heads, v.shape[2]), q.dtype)
-    for i in range(n):
-        end = n_past + i + 1
-        start = max(0, end - window) if window else 0
-        for head in range(n_heads):
-            keys, values = k[start:end, head // group], v[start:end, head // group]
-            scores = soft_cap(keys @ q[i, head] * q.dtype.type(scale), cap)
-            out[i, head] = softmax(scores) @ values
-    return out
-
-
-# --- quantized activations ----------------------------------------------------------------
-
-
-def quantize_blocks(x: Array) -> tuple[Array, Array]:
-    """Activations as int8 in blocks of 32: integers int8 [..., n/32, 32] and scales float32 [..., n/32].
-
-    The scale is max|x| / 127 and rounding is half to even; a block of zeros has scale 0.
-    """
-    blocks = np.asarray(x, np.float32).reshape(*x.shape[:-1], -1, BLOCK)
-    peak = np.max(np.abs(blocks), axis=-1)
-    inverse = np.zeros_like(peak)
-    np.divide(np.float32(127), peak, out=inverse, where=peak > 0)
-    integers = np.rint(blocks * inverse[..., None]).astype(np.int8)
-    return integers, peak * np.float32(1 / 127)
-
-
-def round_activations(x: Array) -> Array:
-    """What is left of x [..., n] after int8 quantization in blocks of 32, as float32."""
-    integers, scale = quantize_blocks(x)
-    return (integers * scale[..., None]).reshape(x.shape).astype(np.float32)
+# --- quantized products ---
 
 
 def matmul(weight: Array, x: Array) -> Array:

@@ -6,10 +6,12 @@ The format, all numbers little-endian:
     uint32    version of the format (VERSION)
     uint32    bytes of the header
     header    JSON: model (fingerprint), kv_type, n_tokens, n_prompt (leading tokens that were
-              computed as prompt), reached (see cache.Sequence), key_block, and for each layer
-              [kv heads, bytes of a head's keys per block, of its values, blocks kept]
+              computed as prompt), reached (see Sequence), key_block, and layers: for each state
+              its signature, of keys and values [kv heads, bytes of a head's keys per block, of
+              its values, blocks kept]
     int32 [n_tokens]   token ids
-    blocks    for each layer the filled key blocks of its heads, then the filled value blocks
+    states    what ``Sequence.filled`` gives: of keys and values, for each layer the filled key
+              blocks of its heads, then the filled value blocks
     32 bytes  SHA-256 of everything before
 
 The checksum finds damage, not malice: a file made by someone else can make the model
@@ -32,38 +34,16 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
-from llmgen.backends.cpu.model import Model
-from llmgen.backends.cpu.sequence import CacheLayout
 from llmgen.backends.cpu.sequence import Sequence as Cache
+from llmgen.backends.cpu.states import StateLayout
 from llmgen.errors import LLMGenError
 from llmgen.files import replacing
-from llmgen.gguf import GGUFFile
 
 MAGIC = b"LLMGENKV"
 VERSION = 1
 _START = struct.Struct("<8sII")
 _MOST_HEADER_BYTES = 1 << 20
-_SAMPLE_BYTES = 256
 _DIGEST_BYTES = 32
-
-
-def fingerprint(file: GGUFFile) -> str:
-    """Hash of a model: its hyperparameters, its tensors' names, types and shapes, and samples of each.
-
-    Fast for any size: three small pieces of every tensor are read.
-    """
-    digest = hashlib.sha256()
-    for key in sorted(file.metadata):
-        if key.startswith(f"{file.architecture}."):
-            value = file.metadata[key]
-            text = value.tobytes().hex() if isinstance(value, np.ndarray) else repr(value)
-            digest.update(f"{key}={text}\n".encode("utf-8", "replace"))
-    for tensor in file.tensors.values():
-        digest.update(f"{tensor.name} {tensor.type.name} {tensor.shape}\n".encode("utf-8", "replace"))
-        middle = tensor.nbytes // 2
-        for start in (0, middle, max(0, tensor.nbytes - _SAMPLE_BYTES)):
-            digest.update(tensor.data[start : start + _SAMPLE_BYTES].tobytes())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -74,22 +54,23 @@ class Stored:
     n_prompt: int
 
 
-def save(path: Path, model: Model, seq: Cache, tokens: Sequence[int], n_prompt: int) -> None:
+def save(path: Path, fingerprint: str, seq: Cache, tokens: Sequence[int], n_prompt: int) -> None:
     """Write a sequence, whose tokens are ``tokens``, to ``path``: the whole file or nothing.
 
+    fingerprint: of the model; n_prompt: leading tokens that were computed as prompt.
     Raises LLMGenError where it cannot be written.
     """
     if len(tokens) != seq.length:
         raise ValueError(f"{len(tokens)} token ids for a cache of {seq.length}")
     header = json.dumps(
         {
-            "model": model.fingerprint,
+            "model": fingerprint,
             "kv_type": seq.layout.kv_type,
             "n_tokens": seq.length,
             "n_prompt": n_prompt,
             "reached": seq.reached,
             "key_block": KEY_BLOCK,
-            "layers": _layers(seq.layout),
+            "layers": [state.signature() for state in seq.layout.states],
         }
     ).encode()
     with _replacing(path) as file:
@@ -103,8 +84,8 @@ def save(path: Path, model: Model, seq: Cache, tokens: Sequence[int], n_prompt: 
         file.write(digest.digest())
 
 
-def load(path: Path, model: Model, seq: Cache) -> Stored:
-    """Fill an empty sequence of ``model`` from a file.
+def load(path: Path, fingerprint: str, vocab_size: int, seq: Cache) -> Stored:
+    """Fill an empty sequence of the model with that fingerprint from a file.
 
     Raises LLMGenError, with the sequence empty, where the file is not one of
     this format and version, is damaged, or belongs to another model or KV type.
@@ -113,7 +94,7 @@ def load(path: Path, model: Model, seq: Cache) -> Stored:
         raise LLMGenError(f"cannot read the prompt cache {path}: {reason}; give a file")
     try:
         with open(path, "rb") as file:
-            return _load(path, file, model, seq)
+            return _load(path, file, fingerprint, vocab_size, seq)
     except BaseException as error:
         seq.clear()
         if isinstance(error, OSError):
@@ -121,10 +102,10 @@ def load(path: Path, model: Model, seq: Cache) -> Stored:
         raise
 
 
-def _load(path: Path, file: BinaryIO, model: Model, seq: Cache) -> Stored:
+def _load(path: Path, file: BinaryIO, fingerprint: str, vocab_size: int, seq: Cache) -> Stored:
     digest = hashlib.sha256()
     header = _read_header(path, file, digest)
-    _check(path, header, model, seq.layout)
+    _check(path, header, fingerprint, seq.layout)
     n_tokens, reached = header["n_tokens"], header["reached"]
     seq.restore(n_tokens, reached)
     filled = list(seq.filled())
@@ -140,13 +121,9 @@ def _load(path: Path, file: BinaryIO, model: Model, seq: Cache) -> Stored:
     if file.read(_DIGEST_BYTES) != digest.digest():
         raise _damaged(path, "its checksum is wrong")
     tokens = np.frombuffer(ids, dtype="<i4").tolist()
-    if min(tokens) < 0 or max(tokens) >= model.config.vocab_size:
+    if min(tokens) < 0 or max(tokens) >= vocab_size:
         raise _damaged(path, "it has a token id that is not in the vocabulary")
     return Stored(tokens, header["n_prompt"])
-
-
-def _layers(layout: CacheLayout) -> list[list[int]]:
-    return [[c.n_kv_heads, c.key_bytes, c.value_bytes, c.blocks] for c in layout.layers]
 
 
 def _read(path: Path, file: BinaryIO, n: int, digest: Any) -> bytes:
@@ -181,9 +158,9 @@ def _read_header(path: Path, file: BinaryIO, digest: Any) -> dict[str, Any]:
     return dict(header)
 
 
-def _check(path: Path, header: dict[str, Any], model: Model, layout: CacheLayout) -> None:
+def _check(path: Path, header: dict[str, Any], fingerprint: str, layout: StateLayout) -> None:
     """Refuse what does not belong to this model as it is opened now."""
-    if header["model"] != model.fingerprint:
+    if header["model"] != fingerprint:
         raise _refused(path, "it was made with another model")
     if header["kv_type"] != layout.kv_type:
         raise _refused(
@@ -192,14 +169,12 @@ def _check(path: Path, header: dict[str, Any], model: Model, layout: CacheLayout
     n, reached = header["n_tokens"], header["reached"]
     if not 1 <= n <= reached <= 1 << 40 or not 0 <= header["n_prompt"] <= n:
         raise _damaged(path, "its header counts tokens wrongly")
-    if max(n, reached) > model.n_ctx:
-        raise _refused(path, f"it has {max(n, reached)} tokens, and the context holds {model.n_ctx} (-c)")
-    mine, filled = _layers(layout), -(-reached // KEY_BLOCK)
-    same = header["key_block"] == KEY_BLOCK and len(header["layers"]) == len(mine)
-    for its, own in zip(header["layers"], mine, strict=False):
-        same = same and isinstance(its, list) and len(its) == 4 and all(type(v) is int for v in its)
-        # a ring that has not been filled once lies the same whatever its size
-        same = same and its[:3] == own[:3] and (its[3] == own[3] or filled <= min(its[3], own[3]))
+    if max(n, reached) > layout.n_ctx:
+        raise _refused(path, f"it has {max(n, reached)} tokens, and the context holds {layout.n_ctx} (-c)")
+    same = header["key_block"] == KEY_BLOCK and len(header["layers"]) == len(layout.states)
+    for its, state in zip(header["layers"], layout.states, strict=False):
+        same = same and isinstance(its, list) and all(type(v) is int for v in its)
+        same = same and state.accepts(its, reached)
     if not same:
         raise _refused(path, "its cache is laid out otherwise, as with another context length (-c)")
 

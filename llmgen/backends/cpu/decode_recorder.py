@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
-from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, MAX_COLUMNS, RECORDS, ROW_STATE, SCORE_ROWS
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, MAX_COLUMNS, RECORDS, SCORE_ROWS, row_state_bytes
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Value
 from llmgen.backends.cpu.recorder import (
     COUNT_TOKENS,
     Heads,
     Recorder,
     Rows,
-    floats_bytes,
     real_units,
     record_units,
     rows_unit,
     share,
 )
-from llmgen.model.rope import RopeTable
+from llmgen.backends.cpu.states import PlacedKV
 from llmgen.model.weights import Matrix, Vector
 
 
-class TokenRecorder(Recorder):
+class DecodeRecorder(Recorder):
     """Generated tokens, 1 to MAX_COLUMNS."""
 
     max_tokens = MAX_COLUMNS
@@ -39,7 +38,7 @@ class TokenRecorder(Recorder):
     def _head_partition(self, n_heads: int) -> Hashable:
         return Heads(n_heads)
 
-    def _in_place(self, kernel: str, x: Value, partition: Hashable, /, **arguments: Any) -> None:
+    def _in_place(self, kernel: str, x: Value, partition: Hashable, /, **arguments: Any) -> Value:
         # a private copy is complete in every thread: each works on its own heads, then all read the shared result
         if x.private:
             shared = self.value(x.n, private=False, partition=partition)
@@ -47,7 +46,7 @@ class TokenRecorder(Recorder):
             arguments = {name: shared if a is x else a for name, a in arguments.items()}
             x.forms["shared"] = shared
             x = shared
-        super()._in_place(kernel, x, partition, **arguments)
+        return super()._in_place(kernel, x, partition, **arguments)
 
     def _copy_heads(self, x: Value, out: Value, partition: Hashable) -> None:
         assert isinstance(partition, Heads)
@@ -58,14 +57,6 @@ class TokenRecorder(Recorder):
         self.emit(
             "pointwise:copy", [(x, EVERYTHING, False), (out, partition, True)], x=here(x), out=here(out), n=n
         )
-
-    def head_norm(self, x: Value, w: Vector, n_heads: int, kind: str = "rms") -> Value:
-        return _latest(super().head_norm(_latest(x), w, n_heads, kind))
-
-    def rope(
-        self, x: Value, n_heads: int, table: RopeTable, scale: float = 1.0, token_scale: int = 0
-    ) -> Value:
-        return _latest(super().rope(_latest(x), n_heads, table, scale, token_scale))
 
     def quantized(self, x: Value, kind: str) -> tuple[Value, Hashable]:
         """x as a record, and the partition in which it may be read."""
@@ -99,28 +90,37 @@ class TokenRecorder(Recorder):
         return out, EVERYTHING
 
     def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
-        record, reads = self.quantized(x, w.kernels.record)
+        bound = self.binding.matrix(w)
+        record, reads = self.quantized(x, bound.kernels.record)
         out = self.value(w.n_rows, private=False, partition=Rows(w.n_rows))
-        self._matvec(w, record, reads, out, COUNT_TOKENS)
+        self._matvec(bound, record, reads, out, COUNT_TOKENS)
         if bias is not None:
             self._pointwise("add", out, bias, out)
         return out
 
+    def _own_rows(self, n: int) -> tuple[Callable[[int, int], int], Any]:
+        """Where a thread's rows of n begin, in bytes, and how many there are."""
+        first, last = share(n, rows_unit(n))
+        count = Each(lambda thread, n_threads: last(thread, n_threads) - first(thread, n_threads))
+        return lambda thread, n_threads: 4 * first(thread, n_threads), count
+
     def _pointwise(self, kind: str, x: Value, y: Value | Vector, out: Value) -> None:
         """out = kind(x, y) for each thread's own rows, or for all where out is private."""
         own = not out.private
-        first, last = share(x.n, rows_unit(x.n))
-        shift = (lambda t, n: 4 * first(t, n)) if own else (lambda t, n: 0)
-        n = Each(lambda t, n: last(t, n) - first(t, n)) if own else x.n
+        shift, n = self._own_rows(x.n) if own else (lambda t, n: 0, x.n)
         partition = out.partition if own else EVERYTHING
         accesses: list[Access] = [(x, partition, False), (out, partition, True)]
         if isinstance(y, Value):
             accesses.append((y, partition, False))
+            there: Any = At(y, shift)
+        else:
+            row = self.binding.vector(y)
+            there = Each(lambda t, n: row + shift(t, n))
         self.emit(
             f"pointwise:{kind}",
             accesses,
             x=At(x, shift),
-            y=At(y, shift) if isinstance(y, Value) else Each(lambda t, n: y.address + shift(t, n)),
+            y=there,
             y_stride=y.stride if isinstance(y, Value) else 0,
             out=At(out, shift),
             n=n,
@@ -137,32 +137,38 @@ class TokenRecorder(Recorder):
         self._pointwise("add", x, y, out)
         return out
 
+    def activate(self, x: Value, activation: str) -> Value:
+        own = not x.private and x.partition == Rows(x.n)
+        out = self.value(x.n, private=not own, partition=Rows(x.n) if own else EVERYTHING)
+        shift, n = self._own_rows(x.n) if own else (lambda t, n: 0, x.n)
+        partition = out.partition if own else EVERYTHING
+        self.emit(
+            f"pointwise:{activation}",
+            [(x, partition, False), (out, partition, True)],
+            x=At(x, shift),
+            out=At(out, shift),
+            n=n,
+        )
+        return out
+
     def gated(self, gate: Value, up: Value, activation: str) -> Value:
         return self._combined(f"{activation}_mul", gate, up)
 
-    def attend(self, q: Value, layer: int) -> Value:
-        cache = self.layout.layers[layer]
-        q = _latest(q)
-        group = self.config.n_heads // cache.n_kv_heads
-        state = ROW_STATE + floats_bytes(cache.head_dim)
-        local = self.config.is_local(layer)
-        seen = min(-(-cache.window // KEY_BLOCK) + 1, cache.blocks) if local else cache.blocks
-        states = Value(0, state * group * seen * cache.n_kv_heads, self.max_tokens, False, ("units", layer))
-        self._attend("blocks", q, cache, states, self.scratch(SCORE_ROWS * KEY_BLOCK * 4))
-        out = self.value(self.config.n_heads * cache.head_dim, private=False, partition=("combined", layer))
+    def attend(self, q: Value, state: PlacedKV, n_heads: int, cap: float = 0.0) -> Value:
+        group = n_heads // state.n_heads
+        seen = min(-(-state.window // KEY_BLOCK) + 1, state.blocks)
+        row_states = row_state_bytes(state.head_dim) * group * seen * state.n_heads
+        states = Value(0, row_states, self.max_tokens, False, ("units", state.key_offset))
+        self._attend("blocks", q, state, group, cap, states, self.scratch(SCORE_ROWS * KEY_BLOCK * 4))
+        out = self.value(q.n, private=False, partition=("combined", state.key_offset))
         self.emit(
             "attention:combine",
             [(states, out.partition, True), (out, out.partition, True)],
-            n_kv=cache.n_kv_heads,
+            n_kv=state.n_heads,
             group=group,
-            head_dim=cache.head_dim,
-            window=cache.window,
+            head_dim=state.head_dim,
+            window=state.window,
             states=states,
             out=out,
         )
         return out
-
-
-def _latest(x: Value) -> Value:
-    """x, or the shared copy that an in-place step made of it."""
-    return x.forms.get("shared", x)

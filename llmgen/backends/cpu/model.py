@@ -7,29 +7,36 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Tokens
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from llmgen.backends.cpu.decode_recorder import TokenRecorder
+from llmgen.backends.cpu import cache_file
+from llmgen.backends.cpu.binding import Binding
+from llmgen.backends.cpu.decode_recorder import DecodeRecorder
 from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS, SAMPLING_KERNELS, TILE_TOKENS
 from llmgen.backends.cpu.memory import available_bytes
-from llmgen.backends.cpu.prefill_recorder import PromptRecorder
+from llmgen.backends.cpu.prefill_recorder import PrefillRecorder
 from llmgen.backends.cpu.program import Control, Program, Workspace
 from llmgen.backends.cpu.runtime.interrupt import WATCHER
 from llmgen.backends.cpu.runtime.library import KernelLibrary, Progress
 from llmgen.backends.cpu.runtime.team import KERNELS, ThreadTeam
+from llmgen.backends.cpu.runtime.thread_policy import ThreadPolicy
 from llmgen.backends.cpu.runtime.threads import default_threads
-from llmgen.backends.cpu.sequence import CacheLayout, Sequence
+from llmgen.backends.cpu.sequence import Sequence
+from llmgen.backends.cpu.states import StateLayout
 from llmgen.errors import ContextFullError, Interrupted, LLMGenError, UsageError, shown
 from llmgen.gguf import GGUFFile
-from llmgen.model.archs import architecture, check_all_read
-from llmgen.model.config import MAX_CONTEXT, ModelConfig, read_config
+from llmgen.model.archs import check_all_read, read_model
+from llmgen.model.decoder import Decoder
+from llmgen.model.fingerprint import fingerprint
+from llmgen.model.keys import MAX_CONTEXT
+from llmgen.model.runs import Part, Role
 from llmgen.model.weights import Weights
 
 CHUNK = 512
@@ -52,36 +59,40 @@ class Model:
     def __init__(
         self,
         file: GGUFFile,
-        config: ModelConfig,
+        config: Decoder,
+        n_ctx: int,
         n_threads: int,
         kv_type: str,
         level: str | None,
         progress: Progress | None,
     ) -> None:
         self.config = config
-        self.n_ctx = config.n_ctx
-        self.n_threads = n_threads
-        self.kv_type = kv_type
+        self.n_ctx, self.n_threads, self.kv_type = n_ctx, n_threads, kv_type
         self._file = file
         self._lock = threading.RLock()
         self._closed = self._closing = self._cancelled = False
+        chunk = min(CHUNK, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
+        self.max_prompt_tokens = chunk
+        """Prompt tokens that one run takes."""
+        self.layout = StateLayout(config.states(), n_ctx, chunk, kv_type)
+        self.max_outputs = max(MAX_COLUMNS, min(chunk, _LOGITS_BYTES // (4 * config.vocab_size)))
+        self._binding = Binding(n_ctx)
+        self._control = Control(chunk)
+        decode = DecodeRecorder(self._binding, kv_type, self._control.address)
+        prefill = PrefillRecorder(self._binding, kv_type, self._control.address, chunk, self.max_outputs)
         self.weights = Weights(file)
-        self._chunk = min(CHUNK, -(-self.n_ctx // TILE_TOKENS) * TILE_TOKENS)
-        self.layout = CacheLayout(config, self.n_ctx, self._chunk, kv_type)
-        self.max_outputs = max(MAX_COLUMNS, min(self._chunk, _LOGITS_BYTES // (4 * config.vocab_size)))
-        self._control = Control(self._chunk)
-        build = architecture(file)
-        token = TokenRecorder(config, self.layout, self._control.address)
-        prompt = PromptRecorder(config, self.layout, self._control.address, self._chunk, self.max_outputs)
-        for recorder in (token, prompt):
-            build(recorder, self.weights, config)
+        for recorder in (decode, prefill):
+            config.forward(recorder, self.weights, self.layout.states)
         check_all_read(file, self.weights, config)
-        prompt.fuse_residuals()
+        prefill.fuse_residuals()
         self._library = KernelLibrary.for_level(level)
-        self._token, self._prompt = Program(token, n_threads), Program(prompt, n_threads)
-        needed = [*KERNELS, *SAMPLING_KERNELS, *self._token.plan.kernels, *self._prompt.plan.kernels]
-        self._library.require(needed, progress)
-        self._workspace = Workspace(self._token, self._prompt)
+        self._programs: dict[Role, Program] = {
+            "generated": Program(decode, ThreadPolicy(n_threads, per_run=True)),
+            "prompt": Program(prefill, ThreadPolicy(n_threads)),
+        }
+        needed = [name for program in self._programs.values() for name in program.plan.kernels]
+        self._library.require([*KERNELS, *SAMPLING_KERNELS, *needed], progress)
+        self._workspace = Workspace(*self._programs.values())
         self._team = ThreadTeam(n_threads, self._library)
         _models.add(self)
 
@@ -103,12 +114,11 @@ class Model:
         are compiled; level: a kernel level below this CPU's best.  The file must stay
         open until ``close``.  Raises UnsupportedModelError, UsageError, KernelError.
         """
-        architecture(file)
-        config = read_config(file)
+        config = read_model(file)
         n_ctx = _default_context(config, kv_type) if n_ctx is None else _whole("the context (n_ctx)", n_ctx)
         n_threads = default_threads() if n_threads is None else _whole("threads (n_threads)", n_threads)
         _check_sizes(n_ctx, n_threads)
-        return cls(file, replace(config, n_ctx=n_ctx), n_threads, kv_type, level, progress)
+        return cls(file, config, n_ctx, n_threads, kv_type, level, progress)
 
     # ---- facts ----------------------------------------------------------------------
 
@@ -124,103 +134,101 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells this model from others: see ``cache_file.fingerprint``."""
-        from llmgen.backends.cpu.cache_file import fingerprint
-
+        """What tells this model from others, see ``model.fingerprint``."""
         return fingerprint(self._file)
+
+    # ---- files ----------------------------------------------------------------------
+
+    def save_sequence(self, path: Path, seq: Sequence, tokens: Tokens[int], n_prompt: int) -> None:
+        """Write a sequence to a file; see ``cache_file.save``."""
+        cache_file.save(path, self.fingerprint, seq, tokens, n_prompt)
+
+    def load_sequence(self, path: Path, seq: Sequence) -> cache_file.Stored:
+        """Fill an empty sequence from a file; see ``cache_file.load``."""
+        return cache_file.load(path, self.fingerprint, self.config.vocab_size, seq)
 
     # ---- running --------------------------------------------------------------------
 
     def new_sequence(self) -> Sequence:
         """An empty sequence with room for n_ctx tokens."""
         self._check_open()
-        return Sequence(self.layout, self.n_ctx)
+        return Sequence(self.layout)
+
+    def forward(self, parts: Tokens[Part], role: Role, read: Callable[[np.ndarray], Any] = np.copy) -> Any:
+        """Append tokens to sequences, in one run.
+
+        parts: each of another sequence, together no more tokens than the role allows.
+        read: what to make of the logits, float32 [sum of n_logits, n_vocab], which the next
+        call overwrites; by default a copy.  Returns what ``read`` returns.
+
+        What a token's logits are depends on its sequence and its role, not on what else is
+        in the run.  Nothing is committed when the call is ended early.  Raises UsageError,
+        ContextFullError, Interrupted.
+        """
+        checked = [part._replace(ids=self._checked(part.ids)) for part in parts]
+        self._check_run(checked, role)
+        with self._running():
+            return read(self._forward(checked, role))
+
+    def _forward(self, parts: list[Part], role: Role) -> np.ndarray:
+        """One run over checked parts; the logits in place."""
+        program = self._programs[role]
+        for part in parts:
+            self._check_room(part.seq, len(part.ids))
+        memories = [part.seq.memory() for part in parts]  # held until the run has ended
+        for part in parts:
+            part.seq.touch(part.seq.length + len(part.ids))
+        self._control.fill(
+            [
+                (np.asarray(part.ids), part.seq.length, memory.ctypes.data, part.n_logits)
+                for part, memory in zip(parts, memories, strict=True)
+            ]
+        )
+        self._binding.fill_rope(max(part.seq.length + len(part.ids) for part in parts))
+        try:
+            self._run(program, sum(len(part.ids) for part in parts))
+        except BaseException:
+            for part in parts:
+                part.seq.abandon()
+            raise
+        for part in parts:
+            part.seq.commit(len(part.ids))
+        return self._logits(program, sum(part.n_logits for part in parts))
 
     def prefill(
         self, seq: Sequence, ids: Tokens[int] | np.ndarray, logits: Wanted = "last"
     ) -> np.ndarray | None:
-        """Append prompt tokens to ``seq``.
+        """Append prompt tokens to ``seq``, however many, in as many runs as that takes.
 
         Returns the logits of the last token float32 [n_vocab], of all tokens float32
-        [n, n_vocab], or None; a copy.  Long prompts run in chunks; a call that is ended
-        early leaves the chunks that were complete: ``seq.length`` tells.  Raises
-        ContextFullError, Interrupted.
+        [n, n_vocab], or None.  A call that is ended early leaves the runs that were
+        complete: ``seq.length`` tells.  Raises ContextFullError, Interrupted.
         """
         tokens = self._checked(ids)
         if logits not in ("last", "all", "none"):
             raise UsageError(f"logits is {logits!r}, expected 'last', 'all' or 'none'")
         with self._running():
             self._check_room(seq, len(tokens))
-            memory = seq.memory()
             out = np.empty((len(tokens), self.config.vocab_size), np.float32) if logits == "all" else None
-            size = min(self._chunk, self.max_outputs) if logits == "all" else self._chunk
+            size = (
+                min(self.max_prompt_tokens, self.max_outputs) if logits == "all" else self.max_prompt_tokens
+            )
             for at in range(0, len(tokens), size):
                 part = tokens[at : at + size]
                 wanted = {"all": len(part), "none": 0, "last": int(at + size >= len(tokens))}[logits]
-                self._run_prompts([(seq, memory, part, wanted)])
+                rows = self._forward([Part(seq, part, wanted)], "prompt")
                 if out is not None:
-                    out[at : at + len(part)] = self._logits(self._prompt, wanted)
-            return self._logits(self._prompt, 1)[0].copy() if logits == "last" else out
+                    out[at : at + len(part)] = rows
+            return rows[0].copy() if logits == "last" else out
 
-    def prefill_together(self, prompts: list[tuple[Sequence, Tokens[int]]]) -> np.ndarray:
-        """Append 1 to 8 short prompts to as many sequences, in one pass; ``max_together`` tokens at most.
-
-        Returns the logits of each one's last token, float32 [len(prompts), n_vocab], a copy:
-        those that ``prefill`` gives.  Nothing is committed when the call is ended early.
-        """
-        parts = [(seq, self._checked(ids)) for seq, ids in prompts]
-        total = sum(len(ids) for _, ids in parts)
-        if not 1 <= len(parts) <= MAX_COLUMNS or total > self.max_together:
-            raise UsageError(
-                f"{len(parts)} prompts of {total} tokens in all, expected 1 to {MAX_COLUMNS} of up to "
-                f"{self.max_together} tokens"
-            )
-        self._check_different([seq for seq, _ in parts])
-        with self._running():
-            for seq, ids in parts:
-                self._check_room(seq, len(ids))
-            self._run_prompts([(seq, seq.memory(), ids, 1) for seq, ids in parts])
-            return self._logits(self._prompt, len(parts)).copy()
-
-    def _run_prompts(self, parts: list[tuple[Sequence, np.ndarray, np.ndarray, int]]) -> None:
-        """One run: sequences, their memories, their next tokens, for how many of these logits are wanted."""
-        for seq, _, ids, _ in parts:
-            seq.touch(seq.length + len(ids))
-        self._control.prompts([(ids, seq.length, m.ctypes.data, wanted) for seq, m, ids, wanted in parts])
-        self._fill_tables(self._prompt, max(seq.length + len(ids) for seq, _, ids, _ in parts))
-        self._run(self._prompt, sum(len(ids) for _, _, ids, _ in parts))
-        for seq, _, ids, _ in parts:
-            seq.commit(len(ids))
-
-    @property
-    def max_together(self) -> int:
-        """Tokens that ``prefill_together`` takes: one run of the prompt program."""
-        return self._chunk
-
-    def decode(self, seqs: list[Sequence], ids: Tokens[int], *, copy: bool = True) -> np.ndarray:
-        """Append one generated token to each of 1 to 8 sequences, in one pass.
-
-        Returns float32 [len(seqs), n_vocab]; without ``copy`` the next call, which may be
-        another thread's, overwrites it.  Nothing is committed when the call is ended early.
-        """
-        tokens = self._checked(ids)
-        if not 1 <= len(seqs) <= MAX_COLUMNS or len(seqs) != len(tokens):
-            raise UsageError(
-                f"{len(seqs)} sequences and {len(tokens)} tokens, expected 1 to {MAX_COLUMNS} of each"
-            )
-        self._check_different(seqs)
-        with self._running():
-            for seq in seqs:
-                self._check_room(seq, 1)
-                seq.touch(seq.length + 1)
-            memories = [s.memory() for s in seqs]
-            self._control.tokens(tokens, [s.length for s in seqs], [m.ctypes.data for m in memories])
-            self._fill_tables(self._token, max(s.length for s in seqs) + 1)
-            self._run(self._token, 1)
-            for seq in seqs:
-                seq.commit(1)
-            rows = self._logits(self._token, len(seqs))
-            return rows.copy() if copy else rows
+    def decode(self, seqs: list[Sequence], ids: Tokens[int]) -> np.ndarray:
+        """Append one generated token to each of 1 to 8 sequences: float32 [len(seqs), n_vocab]."""
+        if len(seqs) != len(ids):
+            raise UsageError(f"{len(seqs)} sequences and {len(ids)} tokens, expected as many")
+        rows: np.ndarray = self.forward(
+            [Part(seq, [token]) for seq, token in zip(seqs, ids, strict=True)], "generated"
+        )
+        return rows
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -267,9 +275,25 @@ class Model:
         if self._closing:
             raise LLMGenError("this model is closed; load it again")
 
-    def _check_different(self, seqs: list[Sequence]) -> None:
-        if len({id(s) for s in seqs}) != len(seqs):
+    def _check_run(self, parts: list[Part], role: Role) -> None:
+        """Refuse what one run cannot do."""
+        if role not in self._programs:
+            raise UsageError(f"the role is {role!r}, expected 'generated' or 'prompt'")
+        total = sum(len(part.ids) for part in parts)
+        most = MAX_COLUMNS if role == "generated" else self.max_prompt_tokens
+        if not 1 <= len(parts) <= MAX_COLUMNS or total > most:
+            raise UsageError(
+                f"{len(parts)} sequences and {total} tokens, expected 1 to {MAX_COLUMNS} sequences of up to "
+                f"{most} tokens together in the role {role!r}"
+            )
+        if len({id(part.seq) for part in parts}) != len(parts):
             raise UsageError("the same sequence was given twice, expected different ones")
+        n_logits = sum(part.n_logits for part in parts)
+        if n_logits > self.max_outputs or any(not 0 <= p.n_logits <= len(p.ids) for p in parts):
+            raise UsageError(
+                f"the logits of {n_logits} tokens were asked for, expected those of at most {self.max_outputs}, "
+                "and of no more than a sequence is given"
+            )
 
     def _check_room(self, seq: Sequence, n: int) -> None:
         if seq.layout is not self.layout:
@@ -282,14 +306,10 @@ class Model:
                 "use a larger context (-c)"
             )
 
-    def _fill_tables(self, program: Program, length: int) -> None:
-        for table in program.recorder.tables:
-            table.fill(length)
-
     def _run(self, program: Program, n_tokens: int) -> None:
         if self._closing:
             raise Interrupted("the computation was stopped: the model is being closed")
-        n_threads = program.pace.choose(n_tokens)
+        n_threads = program.policy.choose(n_tokens)
         table, nbytes, steps = program.table(n_threads, self._workspace, self._library)
         while True:
             start, cpu = time.perf_counter(), time.thread_time()
@@ -300,7 +320,7 @@ class Model:
             if self._cancelled or self._closing:
                 raise Interrupted("the computation was stopped")
         wall, used = time.perf_counter() - start, time.thread_time() - cpu
-        program.pace.report(n_threads, n_tokens, wall, wall - used, self._team.long_waits())
+        program.policy.report(n_threads, n_tokens, wall, wall - used, self._team.long_waits())
 
     def _logits(self, program: Program, n: int) -> np.ndarray:
         """The logits of the last run, float32 [n, n_vocab], in place."""
@@ -323,20 +343,18 @@ def _whole(name: str, value: object) -> int:
 
 def dry_run(
     file: GGUFFile, n_ctx: int | None = None, kv_type: str = "f16", n_threads: int | None = None
-) -> tuple[ModelConfig, CacheLayout]:
+) -> tuple[Decoder, StateLayout]:
     """What ``Model.load`` would make of a file, without kernels, threads or memory.
 
     The forward pass is recorded once, which checks every tensor's name, shape and type.
     Raises as ``load`` does.
     """
-    build = architecture(file)
-    config = read_config(file)
+    config = read_model(file)
     n_ctx = _default_context(config, kv_type) if n_ctx is None else n_ctx
     _check_sizes(n_ctx, default_threads() if n_threads is None else n_threads)
-    config = replace(config, n_ctx=n_ctx)
-    layout = CacheLayout(config, config.n_ctx, min(CHUNK, config.n_ctx), kv_type)
+    layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kv_type)
     weights = Weights(file)
-    build(TokenRecorder(config, layout, 0), weights, config)
+    config.forward(DecodeRecorder(Binding(n_ctx), kv_type, 0), weights, layout.states)
     check_all_read(file, weights, config)
     return config, layout
 
@@ -349,12 +367,12 @@ def _check_sizes(n_ctx: int, n_threads: int) -> None:
         raise UsageError(f"{shown(n_threads)} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
 
 
-def _default_context(config: ModelConfig, kv_type: str) -> int:
+def _default_context(config: Decoder, kv_type: str) -> int:
     """The model's own context, halved until its cache takes at most half of the free memory."""
     n_ctx = config.context_length
     free = available_bytes()
     while free is not None and n_ctx > _LEAST_CONTEXT:
-        layout = CacheLayout(replace(config, n_ctx=n_ctx), n_ctx, min(CHUNK, n_ctx), kv_type)
+        layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kv_type)
         if layout.bytes_for(n_ctx) <= free // 2:
             break
         n_ctx = max(n_ctx // 2, _LEAST_CONTEXT)

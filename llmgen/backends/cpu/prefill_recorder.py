@@ -5,31 +5,29 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from llmgen.backends.cpu.binding import Binding, BoundMatrix
 from llmgen.backends.cpu.kernels.arguments import Binary, Panel
 from llmgen.backends.cpu.kernels.layout import (
     KEY_BLOCK,
     PANEL_ROWS,
-    ROW_STATE,
     SCORE_ROWS,
     TILE_BLOCK,
     TILE_TOKENS,
+    row_state_bytes,
 )
 from llmgen.backends.cpu.plan import EVERYTHING, Access, Each, Step, Value
-from llmgen.backends.cpu.recorder import TOKENS, Recorder, floats_bytes, share
-from llmgen.backends.cpu.sequence import CacheLayout
-from llmgen.model.config import ModelConfig
+from llmgen.backends.cpu.recorder import TOKENS, Recorder, share
+from llmgen.backends.cpu.states import PlacedKV
 from llmgen.model.weights import Matrix, Vector
 
 
-class PromptRecorder(Recorder):
+class PrefillRecorder(Recorder):
     """A chunk of a prompt, up to ``chunk`` tokens of one sequence."""
 
     split = 1
 
-    def __init__(
-        self, config: ModelConfig, layout: CacheLayout, run: int, chunk: int, max_outputs: int
-    ) -> None:
-        super().__init__(config, layout, run)
+    def __init__(self, binding: Binding, kv_type: str, run: int, chunk: int, max_outputs: int) -> None:
+        super().__init__(binding, kv_type, run)
         self.max_tokens, self.max_outputs = chunk, max_outputs
 
     def whole_tokens(self, n: int) -> Value:
@@ -43,15 +41,14 @@ class PromptRecorder(Recorder):
 
     def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
         out = self.value(w.n_rows, private=False, partition=("panels", w.n_rows))
-        self._panel(x, w, out)
+        self._panel(x, self.binding.matrix(w), out)
         if bias is not None:
-            self.emit(
-                "pointwise:add", [(out, TOKENS, True)], x=out, y=bias.address, y_stride=0, out=out, n=out.n
-            )
+            y = self.binding.vector(bias)
+            self.emit("pointwise:add", [(out, TOKENS, True)], x=out, y=y, y_stride=0, out=out, n=out.n)
             out.partition = TOKENS
         return out
 
-    def _panel(self, x: Value, w: Matrix, out: Value) -> None:
+    def _panel(self, x: Value, w: BoundMatrix, out: Value) -> None:
         kernels = w.kernels
         tiles, blocks = x, w.n_cols
         if kernels.record != "float32":
@@ -92,6 +89,11 @@ class PromptRecorder(Recorder):
     def add(self, x: Value, y: Value) -> Value:
         return self._by_token("add", x, y)
 
+    def activate(self, x: Value, activation: str) -> Value:
+        out = self.whole_tokens(x.n)
+        self.emit(f"pointwise:{activation}", [(x, TOKENS, False), (out, TOKENS, True)], x=x, out=out, n=x.n)
+        return out
+
     def gated(self, gate: Value, up: Value, activation: str) -> Value:
         return self._by_token(f"{activation}_mul", gate, up)
 
@@ -101,13 +103,12 @@ class PromptRecorder(Recorder):
         self.emit(f"pointwise:{kind}", accesses, x=x, y=y, out=out, n=x.n)
         return out
 
-    def attend(self, q: Value, layer: int) -> Value:
-        cache = self.layout.layers[layer]
-        out = self.value(q.n, private=False, partition=("attended", layer))
-        rows = TILE_TOKENS * (self.config.n_heads // cache.n_kv_heads)
-        state = ROW_STATE + floats_bytes(cache.head_dim)
-        nbytes = SCORE_ROWS * KEY_BLOCK * 4 + rows * (cache.head_dim * 4 + state) + 64
-        self._attend("tiles", q, cache, out, self.scratch(nbytes))
+    def attend(self, q: Value, state: PlacedKV, n_heads: int, cap: float = 0.0) -> Value:
+        out = self.value(q.n, private=False, partition=("attended", state.key_offset))
+        group = n_heads // state.n_heads
+        row = 4 * state.head_dim + row_state_bytes(state.head_dim)
+        nbytes = SCORE_ROWS * KEY_BLOCK * 4 + TILE_TOKENS * group * row + 64
+        self._attend("tiles", q, state, group, cap, out, self.scratch(nbytes))
         return out
 
     def fuse_residuals(self) -> None:

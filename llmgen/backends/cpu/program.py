@@ -9,7 +9,7 @@ from llmgen.backends.cpu.memory import Arena
 from llmgen.backends.cpu.plan import Plan
 from llmgen.backends.cpu.recorder import Recorder
 from llmgen.backends.cpu.runtime.library import KernelLibrary
-from llmgen.backends.cpu.runtime.thread_policy import Pace
+from llmgen.backends.cpu.runtime.thread_policy import ThreadPolicy
 
 
 class Control:
@@ -28,37 +28,26 @@ class Control:
             self._fields[FIELDS[name]] = array.ctypes.data
         self.address = int(self._fields.ctypes.data)
 
-    def prompts(self, parts: list[tuple[np.ndarray, int, int, int]]) -> None:
-        """Parts of prompts, one behind the other: ids, position, cache, how many at the end want logits."""
+    def fill(self, parts: list[tuple[np.ndarray, int, int, int]]) -> None:
+        """The tokens of a run, part behind part: ids, position of the first, address of the states, and for
+        how many tokens at the end logits are wanted."""
         n = n_outputs = 0
-        for ids, first, cache, wanted in parts:
+        for ids, first, states, wanted in parts:
             end = n + len(ids)
             self._ids[n:end] = ids
             self._positions[n:end] = np.arange(first, first + len(ids))
-            self._caches[n:end] = cache
+            self._caches[n:end] = states
             self._rows[n_outputs : n_outputs + wanted] = np.arange(end - wanted, end)
             n, n_outputs = end, n_outputs + wanted
-        self._set(n, n_outputs)
-
-    def tokens(self, ids: np.ndarray, positions: list[int], caches: list[int]) -> None:
-        """One token of each sequence, all of which want logits."""
-        n = len(ids)
-        self._set(n, n)
-        self._ids[:n] = ids
-        self._positions[:n] = positions
-        self._caches[:n] = caches
-        self._rows[:n] = np.arange(n)
-
-    def _set(self, n_tokens: int, n_outputs: int) -> None:
-        self._fields[FIELDS["n_tokens"]] = n_tokens
+        self._fields[FIELDS["n_tokens"]] = n
         self._fields[FIELDS["n_outputs"]] = n_outputs
 
 
 class Program:
     """A recorded program and its tables, one set per thread count."""
 
-    def __init__(self, recorder: Recorder, n_threads: int) -> None:
-        self.pace = Pace(n_threads)
+    def __init__(self, recorder: Recorder, policy: ThreadPolicy) -> None:
+        self.policy = policy
         assert recorder.logits_value is not None
         self.recorder = recorder
         self.plan = Plan(recorder.steps, [recorder.logits_value])

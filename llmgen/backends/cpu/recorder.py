@@ -1,16 +1,14 @@
-"""The vocabulary of the model functions.
+"""Recording a forward pass: the vocabulary of ``model.ops`` as steps of a program.
 
-An architecture (archs/) is a Python function over a ``Recorder``: it reads like a
-forward pass, but a call computes nothing, it records steps.  There are two
-recorders, chosen by the role of the tokens:
+A call computes nothing.  It appends one or more steps and returns a ``Value``, a buffer
+that does not exist yet.  There are two recorders, chosen by the role of the tokens:
 
-- ``TokenRecorder`` (token_recorder.py): 1 to 8 generated tokens.  Matrix-vector kernels; small values are
-  computed by every thread for itself, which is cheaper than a barrier.
-- ``PromptRecorder`` (prompt_recorder.py): a chunk of a prompt.  Panel kernels; threads share out tiles of
-  eight tokens.
+- ``DecodeRecorder`` (decode_recorder.py): 1 to 8 generated tokens.  Matrix-vector kernels;
+  every thread computes small values for itself, which is cheaper than a barrier.
+- ``PrefillRecorder`` (prefill_recorder.py): a chunk of a prompt.  Panel kernels; threads
+  share out tiles of eight tokens.
 
-Shapes: a Value of n stands for float32 [tokens, n].  A value must not change any more
-once there is another form of it (quantized, or a shared copy).
+A value must not change any more once there is another form of it (quantized, or a shared copy).
 """
 
 from __future__ import annotations
@@ -20,12 +18,14 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from llmgen.backends.cpu.binding import Binding, BoundMatrix
 from llmgen.backends.cpu.kernels.arguments import table_of
 from llmgen.backends.cpu.kernels.layout import COLUMN_SUMS, FIELDS, MAX_COLUMNS, RECORDS
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Step, Stream, Value
-from llmgen.backends.cpu.sequence import CacheLayout, LayerCache
-from llmgen.model.config import ModelConfig
-from llmgen.model.rope import RopeTable
+from llmgen.backends.cpu.states import PlacedKV
+from llmgen.model.rope import Rope
 from llmgen.model.weights import Matrix, Vector
 
 COUNT_TOKENS = 8 * FIELDS["n_tokens"]
@@ -78,11 +78,15 @@ class Recorder(ABC):
     max_tokens: int
     max_outputs: int
 
-    def __init__(self, config: ModelConfig, layout: CacheLayout, run: int) -> None:
-        self.config, self.layout, self.run = config, layout, run
+    def __init__(self, binding: Binding, kv_type: str, run: int) -> None:
+        """binding: of the model's weights; run: address of the control block."""
+        self.binding, self.kv_type, self.run = binding, kv_type, run
         self.steps: list[Step] = []
         self.logits_value: Value | None = None
-        self.tables: list[RopeTable] = []
+
+    @property
+    def n_ctx(self) -> int:
+        return self.binding.n_ctx
 
     # ---- building blocks ---------------------------------------------------------
 
@@ -127,14 +131,14 @@ class Recorder(ABC):
     # ---- the vocabulary ------------------------------------------------------------
 
     def embed(self, w: Matrix, scale: float = 1.0) -> Value:
-        """scale * w[id of t] for each token t: [tokens, n_cols]."""
         out = self.whole_tokens(w.n_cols)
-        kernels = w.kernels
+        bound = self.binding.matrix(w)
+        kernels = bound.kernels
         self.emit(
             kernels.embed,
             [(out, out.partition, True)],
-            weights=w.address,
-            row_bytes=w.row_bytes,
+            weights=bound.address,
+            row_bytes=bound.row_bytes,
             blocks=w.n_cols // kernels.block,
             block=kernels.block,
             out=out,
@@ -143,79 +147,79 @@ class Recorder(ABC):
         )
         return out
 
-    def rms_norm(self, x: Value, w: Vector, eps: float | None = None) -> Value:
-        """x / rms(x) * w over the whole width."""
+    def rms_norm(self, x: Value, w: Vector, eps: float) -> Value:
         return self._norm("norms:rms_norm", x, w, None, eps)
 
-    def layer_norm(self, x: Value, w: Vector, bias: Vector | None, eps: float | None = None) -> Value:
-        """(x - mean) / sqrt(var + eps) * w + bias over the whole width."""
+    def layer_norm(self, x: Value, w: Vector, bias: Vector | None, eps: float) -> Value:
         return self._norm("norms:layer_norm", x, w, bias, eps)
 
-    def _norm(self, kernel: str, x: Value, w: Vector, bias: Vector | None, eps: float | None) -> Value:
+    def _norm(self, kernel: str, x: Value, w: Vector, bias: Vector | None, eps: float) -> Value:
         out = self.whole_tokens(x.n)
         self.emit(
             kernel,
             [*self.token_reads(x), (out, out.partition, True)],
             x=x,
             out=out,
-            weight=w.address,
+            weight=self.binding.vector(w),
             weight_stride=0,
-            bias=bias.address if bias else 0,
+            bias=self.binding.vector(bias) if bias else 0,
             n=x.n,
             first=0,
             last=1,
-            eps=self.config.norm_eps if eps is None else eps,
+            eps=eps,
         )
         return out
 
-    def head_norm(self, x: Value, w: Vector, n_heads: int, kind: str = "rms") -> Value:
-        """Norm of each head of x [tokens, n_heads * head_dim] by itself, in place; kind: 'rms' or 'layer'.
+    def head_rms_norm(self, x: Value, w: Vector, n_heads: int, eps: float) -> Value:
+        return self._head_norm("norms:rms_norm", x, w, n_heads, eps)
 
-        w: [head_dim] for all heads, or [n_heads, head_dim].
-        """
+    def head_layer_norm(self, x: Value, w: Vector, n_heads: int, eps: float) -> Value:
+        return self._head_norm("norms:layer_norm", x, w, n_heads, eps)
+
+    def _head_norm(self, kernel: str, x: Value, w: Vector, n_heads: int, eps: float) -> Value:
         first, last = self._head_range(n_heads)
-        self._in_place(
-            f"norms:{kind}_norm",
+        return self._in_place(
+            kernel,
             x,
             self._head_partition(n_heads),
             out=x,
-            weight=w.address,
+            weight=self.binding.vector(w),
             weight_stride=4 * w.n if w.rows > 1 else 0,
             bias=0,
-            n=self.config.head_dim,
+            n=x.n // n_heads,
             first=first,
             last=last,
-            eps=self.config.norm_eps,
+            eps=eps,
         )
-        return x
 
     def rope(
-        self, x: Value, n_heads: int, table: RopeTable, scale: float = 1.0, token_scale: int = 0
+        self,
+        x: Value,
+        n_heads: int,
+        rope: Rope,
+        scale: float = 1.0,
+        position_scale: np.ndarray | None = None,
     ) -> Value:
-        """Rotate each head of x [tokens, n_heads * head_dim] by its position, times ``scale``; in place.
-
-        token_scale: 0, or the address of one more factor per position, float32 [n_ctx].
-        """
-        if table not in self.tables:
-            self.tables.append(table)
+        table = self.binding.rope(rope)
         first, last = self._head_range(n_heads)
-        self._in_place(
+        return self._in_place(
             "rope:rope",
             x,
             self._head_partition(n_heads),
             first=first,
             last=last,
-            head_dim=self.config.head_dim,
+            head_dim=x.n // n_heads,
             n_rot=table.n_rot,
             neox=int(table.neox),
             table=table.address,
             scale=scale,
-            token_scale=token_scale,
+            token_scale=0 if position_scale is None else self.binding.keep(position_scale),
         )
-        return x
 
-    def _in_place(self, kernel: str, x: Value, partition: Hashable, /, **arguments: Any) -> None:
+    def _in_place(self, kernel: str, x: Value, partition: Hashable, /, **arguments: Any) -> Value:
+        """Emit a kernel that changes x, or a copy of it; what has the result is returned."""
         self.emit(kernel, [(x, partition, True)], x=x, **arguments)
+        return x
 
     @abstractmethod
     def _head_range(self, n_heads: int) -> tuple[Any, Any]:
@@ -224,11 +228,9 @@ class Recorder(ABC):
     @abstractmethod
     def _head_partition(self, n_heads: int) -> Hashable: ...
 
-    def store(self, k: Value, v: Value, layer: int) -> None:
-        """Concatenate keys and values, [tokens, n_kv_heads * head_dim] each, to the layer's cache."""
-        cache = self.layout.layers[layer]
-        first, last = self._head_range(cache.n_kv_heads)
-        partition = self._head_partition(cache.n_kv_heads)
+    def store(self, k: Value, v: Value, state: PlacedKV) -> None:
+        first, last = self._head_range(state.n_heads)
+        partition = self._head_partition(state.n_heads)
         self._cache_written = Value(0, 0, 0, False)  # stands for the cache's memory between store and attend
         accesses: list[Access] = [
             (k, partition, False),
@@ -236,19 +238,21 @@ class Recorder(ABC):
             (self._cache_written, partition, True),
         ]
         self.emit(
-            f"cache:store_{self.layout.kv_type}",
+            f"cache:store_{self.kv_type}",
             accesses,
             k=k,
             v=v,
             first=first,
             last=last,
-            head_dim=cache.head_dim,
-            k_at=cache.key_offset,
-            v_at=cache.value_offset,
-            blocks=cache.blocks,
+            head_dim=state.head_dim,
+            k_at=state.key_offset,
+            v_at=state.value_offset,
+            blocks=state.blocks,
         )
 
-    def _attend(self, kernel: str, q: Value, cache: LayerCache, out: Value, scratch: Value) -> None:
+    def _attend(
+        self, kernel: str, q: Value, state: PlacedKV, group: int, cap: float, out: Value, scratch: Value
+    ) -> None:
         """Emit an attention kernel, which each thread does for its own part of ``out``."""
         accesses: list[Access] = [
             (q, EVERYTHING, False),
@@ -257,49 +261,46 @@ class Recorder(ABC):
             (scratch, EVERYTHING, True),
         ]
         self.emit(
-            f"attention:{kernel}_{self.layout.kv_type}",
+            f"attention:{kernel}_{self.kv_type}",
             accesses,
             q=q,
-            n_kv=cache.n_kv_heads,
-            group=self.config.n_heads // cache.n_kv_heads,
-            head_dim=cache.head_dim,
-            k_at=cache.key_offset,
-            v_at=cache.value_offset,
-            blocks=cache.blocks,
-            window=cache.window,
-            cap=float(self.config.attention_cap),
+            n_kv=state.n_heads,
+            group=group,
+            head_dim=state.head_dim,
+            k_at=state.key_offset,
+            v_at=state.value_offset,
+            blocks=state.blocks,
+            window=state.window,
+            cap=float(cap),
             out=out,
             scratch=scratch,
         )
 
     @abstractmethod
-    def attend(self, q: Value, layer: int) -> Value:
-        """softmax(q k^T) v over the layer's cache, within its window: [tokens, n_heads * head_dim], as q.
-
-        q is already scaled.
-        """
+    def attend(self, q: Value, state: PlacedKV, n_heads: int, cap: float = 0.0) -> Value: ...
 
     @abstractmethod
-    def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
-        """x @ w.T + bias: [tokens, n_cols] -> [tokens, n_rows]."""
+    def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value: ...
 
     @abstractmethod
-    def add(self, x: Value, y: Value) -> Value:
-        """x + y, of the same shape."""
+    def add(self, x: Value, y: Value) -> Value: ...
 
     @abstractmethod
-    def gated(self, gate: Value, up: Value, activation: str) -> Value:
-        """activation(gate) * up, of the same shape; activation: 'silu' or 'gelu'."""
+    def activate(self, x: Value, activation: str) -> Value: ...
+
+    @abstractmethod
+    def gated(self, gate: Value, up: Value, activation: str) -> Value: ...
 
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
-        """x @ w.T + bias for the tokens that want logits, soft-capped; ends the program."""
         out = Value(w.n_rows, floats_bytes(w.n_rows), self.max_outputs, False, Rows(w.n_rows))
-        self._matvec(w, self._output_record(x, w), EVERYTHING, out, COUNT_OUTPUTS)
+        bound = self.binding.matrix(w)
+        self._matvec(bound, self._output_record(x, bound.kernels.record), EVERYTHING, out, COUNT_OUTPUTS)
         first, last = share(w.n_rows, rows_unit(w.n_rows))
         here = At(out, lambda t, n: 4 * first(t, n))
         n = Each(lambda t, n: last(t, n) - first(t, n))
         if bias is not None:
-            there = Each(lambda t, n: bias.address + 4 * first(t, n))
+            address = self.binding.vector(bias)
+            there = Each(lambda t, n: address + 4 * first(t, n))
             self.emit(
                 "pointwise:add_row", [(out, out.partition, True)], x=here, y=there, n=n, count=COUNT_OUTPUTS
             )
@@ -309,9 +310,8 @@ class Recorder(ABC):
             )
         self.logits_value = out
 
-    def _output_record(self, x: Value, w: Matrix) -> Value:
-        """The activations of the tokens that want logits, for w's matrix-vector kernel."""
-        kind = w.kernels.record
+    def _output_record(self, x: Value, kind: str) -> Value:
+        """The activations of the tokens that want logits, in a format of layout.RECORDS."""
         out = Value(x.n, RECORDS[kind].size(x.n), self.max_outputs, not self.split, "outputs")
         self.emit(
             f"activations:{kind}",
@@ -326,7 +326,7 @@ class Recorder(ABC):
         )
         return out
 
-    def _matvec(self, w: Matrix, record: Value, reads: Hashable, out: Value, count: int) -> None:
+    def _matvec(self, w: BoundMatrix, record: Value, reads: Hashable, out: Value, count: int) -> None:
         """Emit the matrix-vector kernel of w."""
         first, last = share(w.n_rows, rows_unit(w.n_rows))
         kernels = w.kernels

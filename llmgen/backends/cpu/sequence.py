@@ -1,122 +1,52 @@
-"""The KV cache: one piece of address space per sequence, in which every layer keeps keys and values.
-
-New keys and values are concatenated along the sequence axis, in place.  The address
-space for the whole context is reserved at once and touched as it fills, so addresses
-in the program stay true and nothing is copied.  A layer with a sliding window keeps
-its window plus one chunk, as a ring of whole key blocks.
-
-Layout of a layer (see kernels/cache.py): keys, then values, each per kv head.
-"""
+"""One sequence of tokens and everything a model remembers of it."""
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.backends.cpu.memory import anonymous
-from llmgen.errors import ContextFullError, LLMGenError, UsageError
-from llmgen.model.config import ModelConfig
-
-KV_BYTES = {"f16": 2, "f32": 4}
-
-
-@dataclass(frozen=True)
-class LayerCache:
-    """Where a layer's keys and values lie in a sequence's cache."""
-
-    n_kv_heads: int
-    head_dim: int
-    blocks: int  # key blocks kept; position p lives in block (p // KEY_BLOCK) % blocks
-    window: int  # keys that a query sees; the whole context where there is no window
-    key_offset: int  # bytes
-    value_offset: int
-    element: int  # bytes of one value
-
-    @property
-    def key_bytes(self) -> int:
-        """Bytes of one head's keys per block."""
-        return KEY_BLOCK * self.head_dim * self.element
-
-    @property
-    def value_bytes(self) -> int:
-        return KEY_BLOCK * (-(-self.head_dim // 16) * 16) * self.element
-
-
-class CacheLayout:
-    """The layers' caches, one behind the other."""
-
-    def __init__(self, config: ModelConfig, n_ctx: int, chunk: int, kv_type: str) -> None:
-        if kv_type not in KV_BYTES:
-            raise UsageError(
-                f"unknown KV cache type {kv_type!r}; choose one of {', '.join(KV_BYTES)} (--kv-type)"
-            )
-        self.kv_type = kv_type
-        self.layers: list[LayerCache] = []
-        whole = -(-n_ctx // KEY_BLOCK)
-        offset = 0
-        for layer in range(config.n_layers):
-            local = config.is_local(layer)
-            blocks = min(whole, -(-(config.window + chunk) // KEY_BLOCK) + 1) if local else whole
-            window = config.window if local else 1 << 40
-            cache = LayerCache(
-                config.n_kv_heads, config.head_dim, blocks, window, offset, 0, KV_BYTES[kv_type]
-            )
-            values = offset + _page(cache.key_bytes * blocks * cache.n_kv_heads)
-            cache = LayerCache(
-                config.n_kv_heads, config.head_dim, blocks, window, offset, values, KV_BYTES[kv_type]
-            )
-            self.layers.append(cache)
-            offset = values + _page(cache.value_bytes * blocks * cache.n_kv_heads)
-        self.nbytes = offset
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes that one more token takes, as long as no window is full."""
-        return sum((c.key_bytes + c.value_bytes) * c.n_kv_heads for c in self.layers) // KEY_BLOCK
-
-    def bytes_for(self, n_tokens: int) -> int:
-        """Bytes that a context of n_tokens takes, windows taken into account."""
-        total = 0
-        for c in self.layers:
-            total += (c.key_bytes + c.value_bytes) * c.n_kv_heads * min(-(-n_tokens // KEY_BLOCK), c.blocks)
-        return total
-
-
-def _page(nbytes: int) -> int:
-    return -(-nbytes // 4096) * 4096
+from llmgen.backends.cpu.states import StateLayout
+from llmgen.errors import ContextFullError, LLMGenError
 
 
 class Sequence:
-    """One sequence of tokens with its cache.  Made by ``Model.new_sequence``.
+    """One sequence of tokens with its states.  Made by ``Model.new_sequence``.
 
+    The address space for the whole context is reserved at once and touched as it fills.
     ``length`` counts committed tokens; a run that fails or is stopped commits nothing.
     """
 
-    def __init__(self, layout: CacheLayout, n_ctx: int) -> None:
-        self.n_ctx = n_ctx
+    def __init__(self, layout: StateLayout) -> None:
+        self.layout = layout
         self.length = 0
-        self._layout = layout
-        self._reached = 0  # the longest length whose keys are in the cache
+        self._reached = 0  # the longest length that was written, since the sequence was last empty
+        self._copies: dict[int, list[bytes]] = {}  # length -> states that cannot be cut, as they were there
         self._memory: mmap.mmap | None = None
         self._data: np.ndarray | None = None
         self._reserve()
 
     def _reserve(self) -> None:
         try:
-            self._memory = anonymous(self._layout.nbytes)
+            self._memory = anonymous(self.layout.nbytes)
         except (OSError, ValueError, OverflowError) as error:
             raise LLMGenError(
-                f"a KV cache for {self.n_ctx} tokens needs {self._layout.nbytes / 2**20:,.0f} MiB of address space, "
+                f"a KV cache for {self.n_ctx} tokens needs {self.layout.nbytes / 2**20:,.0f} MiB of address space, "
                 "which this machine does not give; choose a smaller context (-c)"
             ) from error
         self._data = np.frombuffer(self._memory, dtype=np.uint8)
 
+    # ---- running over it ------------------------------------------------------------
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens for which there is room in all."""
+        return self.layout.n_ctx
+
     def memory(self) -> np.ndarray:
-        """The cache, uint8.  Whoever runs over it keeps this array: it stays mapped as long, whatever others close."""
+        """The states, uint8.  Whoever runs over it keeps this array: it stays mapped while they do."""
         if self._data is None:
             raise LLMGenError("this sequence is closed; make a new one")
         return self._data
@@ -125,50 +55,80 @@ class Sequence:
         """Tokens that still fit into the context."""
         return self.n_ctx - self.length
 
-    def commit(self, n: int) -> None:
-        """n more tokens are in the cache."""
-        self.length += n
-        self._reached = max(self._reached, self.length)
-
     def touch(self, length: int) -> None:
-        """Keys up to ``length`` are about to be written: older ones of windows may go."""
+        """Positions up to ``length`` are about to be written; a full window loses its oldest keys by that."""
         self._reached = max(self._reached, length)
 
-    @property
-    def min_truncate(self) -> int:
-        """The smallest length (besides 0) to which the sequence can be cut back."""
-        low = 0
-        for cache in self._layout.layers:
-            kept = cache.blocks * KEY_BLOCK
-            if self._reached > kept:
-                # a block is overwritten as a whole as soon as its successor starts
-                oldest = (-(-self._reached // KEY_BLOCK)) * KEY_BLOCK - kept
-                low = max(low, min(oldest + cache.window - 1, self.length))
-        return low
+    def commit(self, n: int) -> None:
+        """n more tokens are in the states."""
+        self.length += n
+        self.touch(self.length)
+
+    # ---- going back -----------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Keep a copy of what cannot be cut back, so that this length can be returned to.
+
+        Does nothing where every state can be cut.  Older copies are dropped.
+        """
+        if self.layout.needs_copies:
+            self._copies = {self.length: [part.tobytes() for part in self._uncuttable()]}
+
+    def cut_point(self, n: int) -> int:
+        """The largest length up to n to which the sequence can be cut back; 0 is always one."""
+        n = min(n, self.length)
+        if n == self.length:
+            return n
+        if self.layout.needs_copies:
+            n = max((length for length in self._copies if length <= n), default=0)
+        cuttable = (state for state in self.layout.states if not state.needs_copies)
+        shortest = max((state.shortest_cut(self._reached) for state in cuttable), default=0)
+        return n if n >= min(shortest, self.length) else 0
 
     def truncate(self, n: int) -> None:
-        """Cut back to n tokens.  Raises ContextFullError where a sliding window no longer has what is needed."""
+        """Cut back to n tokens.  Raises ContextFullError where the states no longer have what is needed."""
         if not 0 <= n <= self.length:
             raise LLMGenError(
                 f"cannot cut a sequence of {self.length} tokens to {n}; choose 0 to {self.length}"
             )
-        if n and n < self.min_truncate:
+        if self.cut_point(n) != n:
             raise ContextFullError(
-                f"cannot cut back to {n} tokens: the sliding window keeps only what follows {self.min_truncate}; "
-                "start from 0 and compute the tokens again"
+                f"cannot cut back to {n} tokens: a sliding window or a recurrent state no longer has what it held "
+                "there; start from 0 and compute the tokens again"
             )
+        if n < self.length:
+            self._restore(n)
         self.length = n
         if n == 0:
             self._reached = 0
+
+    def abandon(self) -> None:
+        """A run over this sequence did not end: go back to where every state is whole.
+
+        That is the present length, unless a state cannot be cut; then it is the last checkpoint, or 0.
+        """
+        if self.layout.needs_copies:
+            n = max((length for length in self._copies if length <= self.length), default=0)
+            self._restore(n)
+            self.length = n
+
+    def _restore(self, n: int) -> None:
+        """Put back the states that cannot be cut, as they were at length n."""
+        parts = list(self._uncuttable())
+        for part, copy in zip(parts, self._copies.get(n, [None] * len(parts)), strict=True):
+            part[:] = 0 if copy is None else np.frombuffer(copy, np.uint8)
+        self._copies = {length: copies for length, copies in self._copies.items() if length <= n}
 
     def clear(self) -> None:
         """Forget all tokens."""
         self.truncate(0)
 
+    # ---- copies ---------------------------------------------------------------------
+
     def fork(self) -> Sequence:
-        """A second sequence with the same tokens and a cache of its own; copies only what is filled."""
-        other = Sequence(self._layout, self.n_ctx)
-        other.length, other._reached = self.length, self._reached
+        """A second sequence with the same tokens and states of its own; copies only what is filled."""
+        other = Sequence(self.layout)
+        other.length, other._reached, other._copies = self.length, self._reached, dict(self._copies)
         for mine, its in zip(self.filled(), other.filled(), strict=True):
             its[:] = mine
         return other
@@ -176,49 +136,37 @@ class Sequence:
     def become(self, other: Sequence, common: int) -> None:
         """Hold what another sequence of the same model holds, the first ``common`` tokens of which are here already.
 
-        They must have been computed in the same roles.  Copies only the blocks after them, and
-        a sliding window that is full as a whole.
+        They must have been computed in the same roles.  Copies only what may differ.
         """
-        if other._layout is not self._layout or not 0 <= common <= min(self.length, other.length):
+        if other.layout is not self.layout or not 0 <= common <= min(self.length, other.length):
             raise LLMGenError(
                 f"a sequence of {self.length} tokens cannot share {common} with one of {other.length}; both"
                 " must be of one model and have them"
             )
         mine, its = self.memory(), other.memory()
-        end = -(-max(self._reached, other._reached) // KEY_BLOCK)
-        for cache in self._layout.layers:
-            first, last = (common // KEY_BLOCK, end) if end <= cache.blocks else (0, cache.blocks)
-            for offset, size in (
-                (cache.key_offset, cache.key_bytes),
-                (cache.value_offset, cache.value_bytes),
-            ):
-                for head in range(cache.n_kv_heads):
-                    start = offset + head * cache.blocks * size
-                    part = slice(start + first * size, start + last * size)
-                    mine[part] = its[part]
-        self.length, self._reached = other.length, other._reached
+        reached = max(self._reached, other._reached)
+        for state in self.layout.states:
+            for first, last in state.spans(common, reached):
+                mine[first:last] = its[first:last]
+        self.length, self._reached, self._copies = other.length, other._reached, dict(other._copies)
 
     def filled(self) -> Iterator[np.ndarray]:
-        """The parts of the memory that hold anything, uint8: for each layer its heads' keys, then their values."""
+        """The parts of the memory that hold anything, uint8, state by state."""
         memory = self.memory()
-        blocks = -(-self._reached // KEY_BLOCK)
-        for cache in self._layout.layers:
-            for offset, size in (
-                (cache.key_offset, cache.key_bytes),
-                (cache.value_offset, cache.value_bytes),
-            ):
-                for head in range(cache.n_kv_heads):
-                    start = offset + head * cache.blocks * size
-                    yield memory[start : start + min(blocks, cache.blocks) * size]
+        for state in self.layout.states:
+            for first, last in state.spans(0, self._reached):
+                yield memory[first:last]
 
-    @property
-    def layout(self) -> CacheLayout:
-        """Where what lies."""
-        return self._layout
+    def _uncuttable(self) -> Iterator[np.ndarray]:
+        memory = self.memory()
+        for state in self.layout.states:
+            if state.needs_copies:
+                for first, last in state.spans(0, self._reached):
+                    yield memory[first:last]
 
     @property
     def reached(self) -> int:
-        """The longest length whose keys were written, since the sequence was last empty."""
+        """The longest length that was written, since the sequence was last empty."""
         return self._reached
 
     def restore(self, length: int, reached: int) -> None:

@@ -1,61 +1,87 @@
-"""Architectures: each a short function that reads like the forward pass.
+"""The architectures: one class each, in a file with its close relatives.
 
-``build(recorder, weights, config)`` records one pass over the tokens of a run.
+A class registers itself under its ``general.architecture``; adding one touches its own
+file and nothing else.  ``read_model`` finds the class for a file.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
+from importlib import import_module
+from typing import TypeVar
 
-from llmgen.backends.cpu.recorder import Recorder
 from llmgen.errors import UnsupportedModelError, shown
 from llmgen.gguf import GGUFFile
-from llmgen.model.archs import gemma, llama, olmo2, phi3, stablelm
-from llmgen.model.config import ModelConfig
+from llmgen.model.decoder import Decoder
+from llmgen.model.keys import Keys
 from llmgen.model.weights import Weights
 
-Build = Callable[[Recorder, Weights, ModelConfig], None]
-
-ARCHITECTURES: dict[str, Build] = {
-    "llama": llama.llama,
-    "mistral3": llama.mistral3,
-    "qwen2": llama.qwen2,
-    "qwen3": llama.qwen3,
-    "gemma": gemma.gemma,
-    "gemma2": gemma.gemma2,
-    "gemma3": gemma.gemma3,
-    "phi3": phi3.phi3,
-    "stablelm": stablelm.stablelm,
-    "olmo2": olmo2.olmo2,
-}
-"""By ``general.architecture``."""
-
+_registered: dict[str, type[Decoder]] = {}
 _NAMED = 6
 """How many tensors a message names."""
 
+D = TypeVar("D", bound=type[Decoder])
 
-def architecture(file: GGUFFile) -> Build:
-    """The function of a file's architecture.
 
-    To be asked before any other key is read: what those mean depends on it.  Raises
-    UnsupportedModelError.
+def architecture(*names: str) -> Callable[[D], D]:
+    """Register a class for the files whose ``general.architecture`` is one of ``names``."""
+
+    def register(cls: D) -> D:
+        for name in names:
+            if name in _registered:
+                raise ValueError(f"two classes for the architecture {name!r}")
+            _registered[name] = cls
+        return cls
+
+    return register
+
+
+def find(name: str) -> type[Decoder] | None:
+    """The class of an architecture, or None.
+
+    The files whose name the architecture's begins with are looked into first, so that a
+    start does not import all of them.
+    """
+    modules = [module.name for module in pkgutil.iter_modules(__path__)]
+    likely = [module for module in modules if name.replace("-", "_").startswith(module)]
+    for module in (*sorted(likely, key=len, reverse=True), *modules):
+        if name in _registered:
+            break
+        import_module(f"{__name__}.{module}")
+    return _registered.get(name)
+
+
+def names() -> list[str]:
+    """All architectures that can be run."""
+    for module in pkgutil.iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
+    return sorted(_registered)
+
+
+def read_model(file: GGUFFile) -> Decoder:
+    """The architecture of a file with its hyperparameters.
+
+    The architecture is judged before any other key is read: what those mean depends on it.
+    Raises UnsupportedModelError for an architecture that llmgen does not run, and for
+    hyperparameters that no model can have.
     """
     name = file.architecture
     if name is None:
         raise UnsupportedModelError(
             f"{file.path} has no general.architecture, so it is no model; choose another file"
         )
-    experts = _experts(file)
-    if experts:
+    cls, experts = find(name), _experts(file)
+    if experts and not (cls and cls.mixture):
         raise UnsupportedModelError(
             f"the model is a mixture of experts ({shown(name, quote=False)} with {experts}), which llmgen "
-            f"does not run; use a dense model of one of the architectures {', '.join(ARCHITECTURES)}"
+            f"does not run; use a dense model of one of the architectures {', '.join(names())}"
         )
-    if name not in ARCHITECTURES:
+    if cls is None:
         raise UnsupportedModelError(
-            f"the model's architecture {shown(name)} is not supported; llmgen runs {', '.join(ARCHITECTURES)}"
+            f"the model's architecture {shown(name)} is not supported; llmgen runs {', '.join(names())}"
         )
-    return ARCHITECTURES[name]
+    return cls.read(Keys(file))
 
 
 def _experts(file: GGUFFile) -> str:
@@ -68,8 +94,8 @@ def _experts(file: GGUFFile) -> str:
     return f"the tensor {shown(tensor, quote=False)}" if tensor else ""
 
 
-def check_all_read(file: GGUFFile, weights: Weights, config: ModelConfig) -> None:
-    """Refuse a file with tensors that its architecture's function has not read.
+def check_all_read(file: GGUFFile, weights: Weights, model: Decoder) -> None:
+    """Refuse a file with tensors that the forward pass of its architecture has not read.
 
     What they do to the model is not computed, so its text would be fluent and wrong.
     llama.cpp refuses such files too (``done_getting_tensors`` in src/llama-model-loader.cpp).
@@ -78,15 +104,14 @@ def check_all_read(file: GGUFFile, weights: Weights, config: ModelConfig) -> Non
     unread = weights.unread()
     if not unread:
         return
-    names = ", ".join(shown(name, quote=False) for name in unread[:_NAMED])
+    listed = ", ".join(shown(name, quote=False) for name in unread[:_NAMED])
     more = f" and {len(unread) - _NAMED:,} more" if len(unread) > _NAMED else ""
-    block = f"blk.{config.n_layers}."
-    if any(name.startswith(block) for name in unread):
-        reason = f"{config.architecture}.block_count is {config.n_layers}, but the file has more blocks"
+    if any(name.startswith(f"blk.{model.n_layers}.") for name in unread):
+        reason = f"{model.architecture}.block_count is {model.n_layers}, but the file has more blocks"
     else:
-        reason = f"llmgen's {config.architecture} does not read {_tensors(len(unread))} of {file.path.name}"
+        reason = f"llmgen's {model.architecture} does not read {_tensors(len(unread))} of {file.path.name}"
     raise UnsupportedModelError(
-        f"{reason} ({names}{more}), so its answers would be wrong; get another conversion of the model, "
+        f"{reason} ({listed}{more}), so its answers would be wrong; get another conversion of the model, "
         "or a newer llmgen"
     )
 

@@ -3,66 +3,136 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
-from llmgen.backends.cpu.recorder import Recorder
-from llmgen.model.archs.blocks import (
-    attention,
-    embedding,
-    feed_forward,
-    normed_qkv,
-    output_matrix,
-    qkv,
-    rope_table,
-)
-from llmgen.model.config import ModelConfig, RopeScaling
-from llmgen.model.rope import RopeTable
+from llmgen.model.archs import architecture
+from llmgen.model.decoder import Decoder, check_same_heads
+from llmgen.model.keys import MAX_CONTEXT, Keys
+from llmgen.model.ops import Ops, StateHandle
+from llmgen.model.rope import Rope, RopeScaling
+from llmgen.model.states import KV, State
 from llmgen.model.weights import Weights
 
 
-def gemma(b: Recorder, w: Weights, c: ModelConfig) -> None:
+@architecture("gemma")
+class Gemma(Decoder):
     """Llama with scaled embeddings and gelu; always tied."""
-    table = rope_table(c, neox=True)
-    x = b.embed(embedding(w, c), scale=math.sqrt(c.n_embd))
-    for layer in range(c.n_layers):
-        h = b.rms_norm(x, w.vector(f"blk.{layer}.attn_norm", c.n_embd))
-        q, k, v = qkv(b, w, c, h, layer)
-        x = b.add(x, attention(b, w, c, q, k, v, layer, table))
-        h = b.rms_norm(x, w.vector(f"blk.{layer}.ffn_norm", c.n_embd))
-        x = b.add(x, feed_forward(b, w, c, h, layer, "gelu"))
-    b.logits(b.rms_norm(x, w.vector("output_norm", c.n_embd)), embedding(w, c))
+
+    def forward(self, b: Ops, w: Weights, states: Sequence[StateHandle]) -> None:
+        rope = self.rope()
+        x = b.embed(self.embedding(w), scale=math.sqrt(self.n_embd))
+        for layer in range(self.n_layers):
+            qkv = self.qkv(b, w, self.norm(b, w, x, f"blk.{layer}.attn_norm"), layer)
+            x = b.add(x, self.attention(b, w, qkv, layer, states[layer], rope))
+            h = self.norm(b, w, x, f"blk.{layer}.ffn_norm")
+            x = b.add(x, self.feed_forward(b, w, h, layer, "gelu"))
+        b.logits(self.norm(b, w, x, "output_norm"), self.embedding(w))
 
 
-def gemma2(b: Recorder, w: Weights, c: ModelConfig) -> None:
-    """Norms before and after each block, soft caps, every second layer with a sliding window; always tied."""
-    # the 27B model alone divides by the width of a head as if heads filled the embedding
-    scale = (c.n_embd // c.n_heads) ** -0.5 if c.n_layers == 46 else None
-    local = RopeTable(c.n_ctx, c.n_rot, c.rope_base_local, True, c.rope_scaling)
-    _sandwich(b, w, c, local, scale, normed_heads=False)
+@dataclass(frozen=True, kw_only=True)
+class _Windowed(Decoder):
+    """What Gemma 2 and 3 share: norms before and after each block, layers with a sliding window."""
+
+    window_default: ClassVar[int]
+    window_period: ClassVar[int]
+    """Every so-manieth layer sees the whole context, unless the file says otherwise."""
+    odd_size: ClassVar[int]
+    """The number of layers of the one model whose scores are scaled as if heads filled the embedding."""
+
+    window: int
+    local: tuple[bool, ...]
+    rope_base_local: float
+    final_cap: float
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        window = keys.whole("attention.sliding_window", cls.window_default, 0, MAX_CONTEXT)
+        n_layers = keys.whole("block_count")
+        key = "attention.sliding_window_pattern"
+        local = keys.every_nth(key, n_layers, cls.window_period) if window else (False,) * n_layers
+        model = super().read(keys, window=window, local=local, **own)
+        if window:
+            check_same_heads(keys, model.head_dim, model.n_rot)
+        return model
+
+    def states(self) -> list[State]:
+        return [
+            KV(self.n_kv_heads, self.head_dim, self.head_dim, self.window if local else 0)
+            for local in self.local
+        ]
+
+    def sandwich(
+        self,
+        b: Ops,
+        w: Weights,
+        states: Sequence[StateHandle],
+        local_scaling: RopeScaling,
+        *,
+        normed_heads: bool,
+        cap: float,
+    ) -> Any:
+        """All layers, and the last norm."""
+        projections = self.normed_qkv if normed_heads else self.qkv
+        rope = self.rope()
+        local = Rope.of(self.n_rot, self.rope_base_local, self.neox, local_scaling)
+        scale = (self.n_embd // self.n_heads) ** -0.5 if self.n_layers == self.odd_size else None
+        x = b.embed(self.embedding(w), scale=math.sqrt(self.n_embd))
+        for layer in range(self.n_layers):
+            name = f"blk.{layer}."
+            qkv = projections(b, w, self.norm(b, w, x, name + "attn_norm"), layer)
+            chosen = local if self.local[layer] else rope
+            a = self.attention(b, w, qkv, layer, states[layer], chosen, scale=scale, cap=cap)
+            x = b.add(x, self.norm(b, w, a, name + "post_attention_norm"))
+            f = self.feed_forward(b, w, self.norm(b, w, x, name + "ffn_norm"), layer, "gelu")
+            x = b.add(x, self.norm(b, w, f, name + "post_ffw_norm"))
+        return self.norm(b, w, x, "output_norm")
 
 
-def gemma3(b: Recorder, w: Weights, c: ModelConfig) -> None:
+@architecture("gemma2")
+@dataclass(frozen=True, kw_only=True)
+class Gemma2(_Windowed):
+    """Soft caps, every second layer with a sliding window; always tied."""
+
+    window_default, window_period, odd_size = 4096, 2, 46
+
+    attention_cap: float
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        base = keys.real("rope.freq_base", 10000.0, low=1e-3)
+        return super().read(
+            keys,
+            rope_base_local=keys.real("rope.freq_base_swa", base, low=1e-3),
+            attention_cap=keys.real("attn_logit_softcapping", 50.0),
+            final_cap=keys.real("final_logit_softcapping", 30.0),
+            **own,
+        )
+
+    def forward(self, b: Ops, w: Weights, states: Sequence[StateHandle]) -> None:
+        x = self.sandwich(b, w, states, self.rope_scaling, normed_heads=False, cap=self.attention_cap)
+        b.logits(x, self.embedding(w), cap=self.final_cap)
+
+
+@architecture("gemma3")
+@dataclass(frozen=True, kw_only=True)
+class Gemma3(_Windowed):
     """Gemma 2 with normed heads instead of the attention's cap; five of six layers have the window."""
-    scale = (c.n_embd // c.n_heads) ** -0.5 if c.n_layers == 62 else None
-    # the window's layers are not stretched, but what the file puts on cosines and sines holds for all
-    plain = RopeScaling(attention_factor=c.rope_scaling.attention_factor)
-    local = RopeTable(c.n_ctx, c.n_rot, c.rope_base_local, True, plain)
-    _sandwich(b, w, c, local, scale, normed_heads=True)
 
+    window_default, window_period, odd_size = 0, 6, 62
 
-def _sandwich(
-    b: Recorder, w: Weights, c: ModelConfig, local: RopeTable, scale: float | None, normed_heads: bool
-) -> None:
-    projections = normed_qkv if normed_heads else qkv
-    table = rope_table(c, neox=True)
-    x = b.embed(embedding(w, c), scale=math.sqrt(c.n_embd))
-    for layer in range(c.n_layers):
-        name = f"blk.{layer}."
-        h = b.rms_norm(x, w.vector(name + "attn_norm", c.n_embd))
-        q, k, v = projections(b, w, c, h, layer)
-        a = attention(b, w, c, q, k, v, layer, local if c.is_local(layer) else table, scale)
-        x = b.add(x, b.rms_norm(a, w.vector(name + "post_attention_norm", c.n_embd)))
-        h = b.rms_norm(x, w.vector(name + "ffn_norm", c.n_embd))
-        f = feed_forward(b, w, c, h, layer, "gelu")
-        x = b.add(x, b.rms_norm(f, w.vector(name + "post_ffw_norm", c.n_embd)))
-    output = output_matrix(w, c) if normed_heads else embedding(w, c)
-    b.logits(b.rms_norm(x, w.vector("output_norm", c.n_embd)), output, cap=c.final_cap)
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        return super().read(
+            keys,
+            rope_base_local=keys.real("rope.freq_base_swa", 10000.0, low=1e-3),
+            final_cap=keys.real("final_logit_softcapping", 0.0),
+            **own,
+        )
+
+    def forward(self, b: Ops, w: Weights, states: Sequence[StateHandle]) -> None:
+        # the window's layers are not stretched, but what the file puts on cosines and sines holds for all
+        plain = RopeScaling(attention_factor=self.rope_scaling.attention_factor)
+        x = self.sandwich(b, w, states, plain, normed_heads=True, cap=0.0)
+        b.logits(x, self.output_matrix(w), cap=self.final_cap)

@@ -1,74 +1,63 @@
-"""Llama and its close relatives: Mistral 3, Qwen 2, Qwen 3.
-
-Llama: arXiv:2302.13971; Qwen2: arXiv:2407.10671; Qwen3: arXiv:2505.09388.
-"""
+"""Llama (arXiv:2302.13971) and Mistral 3."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
 import numpy as np
 
-from llmgen.backends.cpu.recorder import Recorder
-from llmgen.model.archs.blocks import (
-    attention,
-    embedding,
-    feed_forward,
-    longrope_factors,
-    normed_qkv,
-    output_matrix,
-    qkv,
-    rope_factors,
-    rope_table,
-)
-from llmgen.model.config import ModelConfig
+from llmgen.model.archs import architecture
+from llmgen.model.decoder import Decoder
+from llmgen.model.keys import Keys
+from llmgen.model.ops import Ops, StateHandle
+from llmgen.model.rope import RopeScaling
 from llmgen.model.weights import Weights
 
 
-def llama(b: Recorder, w: Weights, c: ModelConfig) -> None:
+@architecture("llama")
+class Llama(Decoder):
     """Pre-norm transformer with rotary positions on neighbouring pairs and a gated feed-forward."""
-    longrope = c.rope_scaling.kind == "longrope"
-    factors = longrope_factors(w, c) if longrope else rope_factors(w, c, "rope_freqs")
-    table = rope_table(c, neox=False, factors=factors)
-    token_scale = w.keep(_temperature(c)) if c.temperature_scale else 0
-    x = b.embed(embedding(w, c))
-    for layer in range(c.n_layers):
-        h = b.rms_norm(x, w.vector(f"blk.{layer}.attn_norm", c.n_embd))
-        q, k, v = qkv(b, w, c, h, layer)
-        x = b.add(x, attention(b, w, c, q, k, v, layer, table, output_bias=True, token_scale=token_scale))
-        h = b.rms_norm(x, w.vector(f"blk.{layer}.ffn_norm", c.n_embd))
-        x = b.add(x, feed_forward(b, w, c, h, layer, biases=True))
-    b.logits(b.rms_norm(x, w.vector("output_norm", c.n_embd)), output_matrix(w, c))
+
+    neox = False
+
+    def forward(self, b: Ops, w: Weights, states: Sequence[StateHandle]) -> None:
+        longrope = self.rope_scaling.kind == "longrope"
+        rope = self.rope(self.longrope_factors(b, w) if longrope else self.rope_factors(w, "rope_freqs"))
+        position_scale = self.position_scale(b.n_ctx)
+        x = b.embed(self.embedding(w))
+        for layer in range(self.n_layers):
+            qkv = self.qkv(b, w, self.norm(b, w, x, f"blk.{layer}.attn_norm"), layer)
+            a = self.attention(
+                b, w, qkv, layer, states[layer], rope, output_bias=True, position_scale=position_scale
+            )
+            x = b.add(x, a)
+            h = self.norm(b, w, x, f"blk.{layer}.ffn_norm")
+            x = b.add(x, self.feed_forward(b, w, h, layer, biases=True))
+        b.logits(self.norm(b, w, x, "output_norm"), self.output_matrix(w))
+
+    def position_scale(self, n_ctx: int) -> np.ndarray | None:
+        """A factor on the queries of each position, float32 [n_ctx], or None."""
+        return None
 
 
-def _temperature(c: ModelConfig) -> np.ndarray:
-    """Mistral 3: q grows with the logarithm of how often the original context is passed; float32 [n_ctx]."""
-    passed = np.arange(c.n_ctx) // max(c.rope_scaling.original_context, 1)
-    return (1.0 + c.temperature_scale * np.log(passed + 1.0)).astype(np.float32)
+@architecture("mistral3")
+@dataclass(frozen=True, kw_only=True)
+class Mistral3(Llama):
+    """Llama whose queries may grow beyond the original context, and whose file may set YaRN's ramp."""
 
+    temperature_scale: float
 
-mistral3 = llama
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        base = Llama.read(keys)
+        own["rope_scaling"] = RopeScaling.read(keys, base.context_length, ramp=True)
+        return super().read(keys, temperature_scale=keys.real("attention.temperature_scale", 0.0), **own)
 
-
-def qwen2(b: Recorder, w: Weights, c: ModelConfig) -> None:
-    """Llama with rotary positions on halves and biases on q, k and v."""
-    _qwen(b, w, c, normed_heads=False)
-
-
-def qwen3(b: Recorder, w: Weights, c: ModelConfig) -> None:
-    """Qwen 2 with an RMS norm over each head of q and k."""
-    w.skip("cls.output")  # the head of a reranker
-    _qwen(b, w, c, normed_heads=True)
-
-
-def _qwen(b: Recorder, w: Weights, c: ModelConfig, normed_heads: bool) -> None:
-    projections = normed_qkv if normed_heads else qkv
-    table = rope_table(c, neox=True)
-    x = b.embed(embedding(w, c))
-    for layer in range(c.n_layers):
-        name = f"blk.{layer}."
-        h = b.rms_norm(x, w.vector(name + "attn_norm", c.n_embd))
-        q, k, v = projections(b, w, c, h, layer)
-        x = b.add(x, attention(b, w, c, q, k, v, layer, table))
-        h = b.rms_norm(x, w.vector(name + "ffn_norm", c.n_embd))
-        x = b.add(x, feed_forward(b, w, c, h, layer))
-    bias = None if normed_heads else w.optional_vector("output.bias", c.vocab_size)
-    b.logits(b.rms_norm(x, w.vector("output_norm", c.n_embd)), output_matrix(w, c), bias)
+    def position_scale(self, n_ctx: int) -> np.ndarray | None:
+        """1 + scale * ln(1 + how often the original context has been passed)."""
+        if not self.temperature_scale:
+            return None
+        passed = np.arange(n_ctx) // max(self.rope_scaling.original_context, 1)
+        return (1.0 + self.temperature_scale * np.log(passed + 1.0)).astype(np.float32)

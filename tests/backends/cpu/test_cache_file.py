@@ -13,7 +13,7 @@ import pytest
 
 from archs import build_arch
 from engines import engine
-from llmgen.backends.cpu.cache_file import VERSION, load, save
+from llmgen.backends.cpu.cache_file import VERSION
 from llmgen.backends.cpu.model import Model
 from llmgen.errors import LLMGenError
 
@@ -24,7 +24,7 @@ def stored(model: Model, path: Path, ids: list[int] = IDS) -> np.ndarray:
     """Save a prompt; the logits of a token after it."""
     seq = model.new_sequence()
     model.prefill(seq, ids, logits="none")
-    save(path, model, seq, ids, len(ids))
+    model.save_sequence(path, seq, ids, len(ids))
     return model.decode([seq], [7])[0].copy()
 
 
@@ -37,10 +37,10 @@ def test_a_loaded_cache_gives_the_same_logits(tmp_path: Path, name: str, kv_type
         expected = stored(model, path)
     with engine(build_arch(name), kv_type=kv_type) as model:
         seq = model.new_sequence()
-        found = load(path, model, seq)
+        found = model.load_sequence(path, seq)
         assert (found.tokens, found.n_prompt, seq.length) == (IDS, len(IDS), len(IDS))
         np.testing.assert_array_equal(model.decode([seq], [7])[0], expected)
-        seq.truncate(max(100, seq.min_truncate))
+        seq.truncate(100)
     assert [p.name for p in tmp_path.iterdir()] == ["cache"]
     if sys.platform != "win32":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -52,11 +52,11 @@ def test_another_context_length_is_fine_as_long_as_it_fits(tmp_path: Path) -> No
         expected = stored(model, path)
     with engine(build_arch("llama-dense"), n_ctx=200) as model:
         seq = model.new_sequence()
-        load(path, model, seq)
+        model.load_sequence(path, seq)
         np.testing.assert_array_equal(model.decode([seq], [7])[0], expected)
     with engine(build_arch("llama-dense"), n_ctx=100) as model:
         with pytest.raises(LLMGenError, match="150 tokens, and the context holds 100"):
-            load(path, model, model.new_sequence())
+            model.load_sequence(path, model.new_sequence())
 
 
 def test_other_models_types_and_versions_are_refused(tmp_path: Path) -> None:
@@ -68,22 +68,22 @@ def test_other_models_types_and_versions_are_refused(tmp_path: Path) -> None:
         data[8] = VERSION + 1
         (tmp_path / "new").write_bytes(data)
         with pytest.raises(LLMGenError, match=f"version {VERSION + 1}, and this llmgen reads"):
-            load(tmp_path / "new", model, seq)
+            model.load_sequence(tmp_path / "new", seq)
         (tmp_path / "text").write_text("once upon a time, in a file far away")
         with pytest.raises(LLMGenError, match="not a prompt cache"):
-            load(tmp_path / "text", model, seq)
+            model.load_sequence(tmp_path / "text", seq)
         with pytest.raises(LLMGenError, match="cannot read"):
-            load(tmp_path / "absent", model, seq)
+            model.load_sequence(tmp_path / "absent", seq)
         with pytest.raises(LLMGenError, match="cannot read"):
-            load(tmp_path, model, seq)
+            model.load_sequence(tmp_path, seq)
         assert seq.length == 0
     with engine(build_arch("llama-dense"), kv_type="f16") as model:
         with pytest.raises(LLMGenError, match="KV type is f32, and this run's f16"):
-            load(path, model, model.new_sequence())
+            model.load_sequence(path, model.new_sequence())
     for other in (build_arch("qwen2-dense"), build_arch("llama-dense", "f16")):
         with engine(other) as model:
             with pytest.raises(LLMGenError, match="made with another model"):
-                load(path, model, model.new_sequence())
+                model.load_sequence(path, model.new_sequence())
 
 
 def test_damage_is_found_wherever_it_is(tmp_path: Path) -> None:
@@ -100,17 +100,17 @@ def test_damage_is_found_wherever_it_is(tmp_path: Path) -> None:
             changed[place] ^= 0x11
             bad.write_bytes(changed)
             with pytest.raises(LLMGenError) as caught:
-                load(bad, model, seq)
+                model.load_sequence(bad, seq)
             assert str(bad) in str(caught.value)
             assert seq.length == 0
         for size in (0, 5, 15, 16, 40, header, header + 3, header + 80, len(data) // 2, len(data) - 1):
             bad.write_bytes(data[:size])
             with pytest.raises(LLMGenError, match="damaged"):
-                load(bad, model, seq)
+                model.load_sequence(bad, seq)
         bad.write_bytes(data + b"x")
         with pytest.raises(LLMGenError, match="bytes, and"):
-            load(bad, model, seq)
-        load(path, model, seq)
+            model.load_sequence(bad, seq)
+        model.load_sequence(path, seq)
         assert seq.length == 20
 
 
@@ -124,7 +124,7 @@ def test_a_disk_that_fails_leaves_the_sequence_empty(tmp_path: Path, monkeypatch
         monkeypatch.setattr("llmgen.backends.cpu.cache_file.open", Failing, raising=False)
         seq = model.new_sequence()
         with pytest.raises(LLMGenError, match="Input/output error"):
-            load(tmp_path / "cache", model, seq)
+            model.load_sequence(tmp_path / "cache", seq)
         assert seq.length == 0
 
 
@@ -156,7 +156,7 @@ def test_hostile_headers_are_refused(tmp_path: Path, change: dict[str, object]) 
         header = json.dumps(json.loads(data[16 : 16 + n_bytes]) | change).encode()
         path.write_bytes(data[:12] + struct.pack("<I", len(header)) + header + data[16 + n_bytes :])
         with pytest.raises(LLMGenError):
-            load(path, model, model.new_sequence())
+            model.load_sequence(path, model.new_sequence())
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(
@@ -191,8 +191,8 @@ def test_only_a_file_is_replaced(tmp_path: Path) -> None:
             with pytest.raises(LLMGenError, match=f"cannot write the prompt cache .*{name}"):
                 stored(model, tmp_path / name)
         with pytest.raises(LLMGenError, match="pipe or a device"):
-            load(tmp_path / "pipe", model, model.new_sequence())
+            model.load_sequence(tmp_path / "pipe", model.new_sequence())
         stored(model, tmp_path / "link")
         assert (tmp_path / "link").is_symlink()
-        assert load(tmp_path / "target", model, model.new_sequence()).tokens == IDS
+        assert model.load_sequence(tmp_path / "target", model.new_sequence()).tokens == IDS
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)

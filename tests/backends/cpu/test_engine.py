@@ -11,7 +11,8 @@ import variants
 from archs import DENSE, build_arch, build_variant, reference
 from engines import engine, in_chunks, one_by_one
 from llmgen.errors import ContextFullError, UsageError
-from naive import Oracle, logits, nmse
+from llmgen.model.runs import Part
+from naive import logits, nmse
 
 UNEVEN = (1, 5, 16, 3, 17)
 LIMIT = 1e-6
@@ -64,7 +65,7 @@ def test_float_weights_meet_float_activations(kind: str) -> None:
 def test_quantized_weights_meet_int8_activations(kind: str) -> None:
     path = build_arch("llama-dense", kind)
     tokens, _ = reference("llama-dense")
-    exact, rounded = logits(path, tokens), logits(path, tokens, quantize_activations=True)
+    exact, rounded = logits(path, tokens), logits(path, tokens, int8_activations=True)
     with engine(path) as model:
         prompt = in_chunks(model, model.new_sequence(), tokens, (20,))
         generated = one_by_one(model, model.new_sequence(), tokens)
@@ -94,7 +95,7 @@ def test_f16_cache_is_near_the_f32_cache() -> None:
 def test_long_contexts_past_the_window(name: str) -> None:
     path = build_variant(f"{name}-dense", "long", set_keys={"context_length": ("UINT32", 2048)})
     tokens = np.random.default_rng(4).integers(0, 128, 1400)
-    expected = Oracle(path).logits(tokens)
+    expected = logits(path, tokens)
     with engine(path, n_ctx=2048) as model:
         seq = model.new_sequence()
         prompt = in_chunks(model, seq, tokens[:1300], (3, 700, 29, 33, 32, 31, 1))
@@ -106,7 +107,7 @@ def test_long_contexts_past_the_window(name: str) -> None:
 def test_long_context_without_a_window() -> None:
     path = build_variant("llama-dense", "long", set_keys={"context_length": ("UINT32", 2048)})
     tokens = np.random.default_rng(5).integers(0, 128, 1400)
-    expected = Oracle(path).logits(tokens)
+    expected = logits(path, tokens)
     with engine(path, n_ctx=2048) as model:
         seq = model.new_sequence()
         prompt = in_chunks(model, seq, tokens[:1300], (513, 1, 255))
@@ -169,7 +170,7 @@ def test_prompts_do_not_depend_on_their_company() -> None:
 
             alone = [model.prefill(s, ids) for s, ids in zip(sequences(), prompts, strict=True)]
             seqs = sequences()
-            together = model.prefill_together(list(zip(seqs, prompts, strict=True)))
+            together = model.forward([Part(*p) for p in zip(seqs, prompts, strict=True)], "prompt")
             np.testing.assert_array_equal(together, np.array(alone))
             assert [seq.length for seq in seqs] == [a + b for a, b in zip(behind, lengths, strict=True)]
             after = model.decode(seqs, [1] * 8)
@@ -178,21 +179,45 @@ def test_prompts_do_not_depend_on_their_company() -> None:
                 np.testing.assert_array_equal(model.decode([seq], [1])[0], after[i])
 
 
-def test_prompts_together_are_checked_first() -> None:
+def test_a_run_is_checked_first() -> None:
     with engine(build_arch("llama-dense"), n_ctx=16) as model:
         seq, other = model.new_sequence(), model.new_sequence()
         with pytest.raises(UsageError, match="same sequence"):
-            model.prefill_together([(seq, [1]), (seq, [2])])
-        model.prefill_together([(seq, [1] * 2), (other, [1] * 14)])
+            model.forward([Part(seq, [1]), Part(seq, [2])], "prompt")
+        model.forward([Part(seq, [1] * 2), Part(other, [1] * 14)], "prompt")
         with pytest.raises(ContextFullError):
-            model.prefill_together([(seq, [1] * 2), (other, [1] * 3)])
-        with pytest.raises(UsageError, match="17 tokens in all"):
-            model.prefill_together([(seq, [1] * 8), (other, [1] * 9)])
+            model.forward([Part(seq, [1] * 2), Part(other, [1] * 3)], "prompt")
+        with pytest.raises(UsageError, match="17 tokens"):
+            model.forward([Part(seq, [1] * 8), Part(other, [1] * 9)], "prompt")
+        with pytest.raises(UsageError, match="9 tokens"):
+            model.forward([Part(seq, [1] * 9)], "generated")
         with pytest.raises(UsageError, match="no tokens"):
-            model.prefill_together([(seq, [])])
-        with pytest.raises(UsageError, match="0 prompts"):
-            model.prefill_together([])
+            model.forward([Part(seq, [])], "prompt")
+        with pytest.raises(UsageError, match="0 sequences"):
+            model.forward([], "prompt")
+        with pytest.raises(UsageError, match="logits of 3 tokens"):
+            model.forward([Part(seq, [1, 2], 3)], "generated")
+        with pytest.raises(UsageError, match="role is 'other'"):
+            model.forward([Part(seq, [1])], "other")  # type: ignore[arg-type]
         assert seq.length == 2
+
+
+@pytest.mark.parametrize("name", ["llama-dense", "gemma3-dense"])
+def test_generated_tokens_of_one_sequence_may_come_together(name: str) -> None:
+    """As a guess of several tokens does: the bits are those of one token after another."""
+    tokens = np.random.default_rng(9).integers(0, 128, 120)
+    with engine(build_arch(name), n_threads=2) as model:
+        seq, other = seq_with(model, tokens[:60]), seq_with(model, tokens[:7])
+        one = one_by_one(model, seq_with(model, tokens[:60]), tokens[60:])
+        for start, n in ((60, 1), (61, 8), (69, 3), (72, 8)):
+            rows = model.forward([Part(seq, tokens[start : start + n], n)], "generated")
+            np.testing.assert_array_equal(rows, one[start - 60 : start - 60 + n])
+        parts = [Part(other, [5, 6]), Part(seq, tokens[80:85], 2)]  # not alone, and not all logits
+        rows = model.forward(parts, "generated")
+        np.testing.assert_array_equal(rows[1:], one[23:25])
+        seq.truncate(82)
+        rows = model.forward([Part(seq, tokens[82:90], 8)], "generated")
+        np.testing.assert_array_equal(rows, one[22:30])
 
 
 def seq_with(model, ids):  # type: ignore[no-untyped-def]

@@ -26,9 +26,10 @@ import os, signal, sys, threading, time
 import numpy as np
 from llmgen.errors import Interrupted
 from llmgen.gguf import GGUFFile
-from llmgen.backends.cpu.model import Model, pace
+from llmgen.backends.cpu.model import Model
+from llmgen.backends.cpu.runtime import thread_policy
 
-pace._busy_neighbours = lambda own: 0  # a busy machine would be left a processor
+thread_policy._busy_neighbours = lambda own: 0  # a busy machine would be left a processor
 
 def load(n_threads=2):
     return Model.load(GGUFFile.open(sys.argv[1]), n_ctx=60000, n_threads=n_threads)
@@ -288,7 +289,7 @@ def test_cancelled_at_any_moment(n_threads: int) -> None:
 
 def test_a_cancel_between_two_chunks_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with engine(long_model(), n_ctx=4096) as model:
-        seq, fill, calls = model.new_sequence(), model._fill_tables, []
+        seq, fill, calls = model.new_sequence(), model._binding.fill_rope, []
 
         def cancelling(*arguments: object) -> None:
             calls.append(arguments)
@@ -296,7 +297,7 @@ def test_a_cancel_between_two_chunks_counts(monkeypatch: pytest.MonkeyPatch) -> 
                 model.cancel()
             fill(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(model, "_fill_tables", cancelling)
+        monkeypatch.setattr(model._binding, "fill_rope", cancelling)
         with pytest.raises(Interrupted):
             model.prefill(seq, [1] * 3000)
         assert seq.length < 2000
@@ -322,8 +323,8 @@ def test_closing_while_another_thread_computes(monkeypatch: pytest.MonkeyPatch) 
     with GGUFFile.open(long_model()) as file:
         model = Model.load(file, n_ctx=60000, n_threads=2)
         seq, ended, begun = model.new_sequence(), [], threading.Event()
-        fill = model._fill_tables
-        monkeypatch.setattr(model, "_fill_tables", lambda *a: (begun.set(), fill(*a))[1])
+        fill = model._binding.fill_rope
+        monkeypatch.setattr(model._binding, "fill_rope", lambda *a: (begun.set(), fill(*a))[1])
 
         def prefill() -> None:
             try:

@@ -17,12 +17,12 @@ import gguf
 import llmgen.backends.cpu.model as engine
 from archs import build_arch
 from llmgen.backends.cpu.model import Model
-from llmgen.backends.cpu.recorder import Recorder
-from llmgen.backends.cpu.runtime.thread_policy import Pace
+from llmgen.backends.cpu.runtime.thread_policy import ThreadPolicy
+from llmgen.backends.numpy.functions import gelu, layer_norm, rms_norm, silu
 from llmgen.gguf import GGUFFile
-from llmgen.model.config import ModelConfig
+from llmgen.model.archs.llama import Llama
+from llmgen.model.ops import Ops
 from llmgen.model.weights import Weights
-from naive.kernels import gelu, layer_norm, rms_norm, silu
 
 N_EMBD, N_FF = 256, 384
 MATRICES = {  # name: rows, columns
@@ -36,6 +36,9 @@ MATRICES = {  # name: rows, columns
 }
 
 
+KINDS = ["rms", "layer", "linear", "linear", "bias", "add", "add", "silu", "gelu", "only gelu", "only silu"]
+
+
 def random_ops(rng: random.Random) -> list[tuple[Any, ...]]:
     """(operation, operands by number, weight): value 0 is the embedding; widths stay consistent."""
     widths, ops = [N_EMBD], []
@@ -44,7 +47,7 @@ def random_ops(rng: random.Random) -> list[tuple[Any, ...]]:
         return rng.choice([i for i, w in enumerate(widths) if w == width])
 
     for _ in range(rng.randint(4, 18)):
-        kind = rng.choice(["rms", "layer", "linear", "linear", "bias", "add", "add", "silu", "gelu"])
+        kind = rng.choice(KINDS)
         if kind in ("linear", "bias"):
             name = rng.choice([n for n, (_, cols) in MATRICES.items() if cols in widths])
             ops.append((kind, of(MATRICES[name][1]), f"blk.{rng.randint(0, 1)}.{name}"))
@@ -57,10 +60,10 @@ def random_ops(rng: random.Random) -> list[tuple[Any, ...]]:
     return ops
 
 
-def recorded(ops: list[tuple[Any, ...]]) -> Callable[[Recorder, Weights, ModelConfig], None]:
-    """The operations as an architecture."""
+def recorded(ops: list[tuple[Any, ...]]) -> Callable[[Llama, Ops, Weights, Any], None]:
+    """The operations as the forward pass of an architecture."""
 
-    def build(b: Recorder, w: Weights, c: ModelConfig) -> None:
+    def forward(c: Llama, b: Ops, w: Weights, states: Any) -> None:
         values = [b.embed(w.matrix("token_embd", c.vocab_size, N_EMBD))]
         norm = w.vector("blk.0.attn_norm", N_EMBD)
         for kind, x, y in ops:
@@ -68,16 +71,18 @@ def recorded(ops: list[tuple[Any, ...]]) -> Callable[[Recorder, Weights, ModelCo
                 bias = w.optional_vector(f"{y}.bias", MATRICES[y[6:]][0]) if kind == "bias" else None
                 values.append(b.linear(values[x], w.matrix(y, *MATRICES[y[6:]]), bias))
             elif kind == "rms":
-                values.append(b.rms_norm(values[x], norm))
+                values.append(b.rms_norm(values[x], norm, c.norm_eps))
             elif kind == "layer":
-                values.append(b.layer_norm(values[x], norm, None))
+                values.append(b.layer_norm(values[x], norm, None, c.norm_eps))
             elif kind == "add":
                 values.append(b.add(values[x], values[y]))
+            elif kind.startswith("only "):
+                values.append(b.activate(values[x], kind.removeprefix("only ")))
             else:
                 values.append(b.gated(values[x], values[y], kind))
         b.logits(values[-1], w.matrix("output", c.vocab_size, N_EMBD))
 
-    return build
+    return forward
 
 
 def computed(
@@ -97,6 +102,8 @@ def computed(
             values.append(normed)
         elif kind == "add":
             values.append(values[x] + values[y])
+        elif kind.startswith("only "):
+            values.append((silu if kind == "only silu" else gelu)(values[x]))
         else:
             values.append((silu if kind == "silu" else gelu)(values[x]) * values[y])
     return values[-1] @ weights["output.weight"].T
@@ -122,7 +129,7 @@ def run(model: Model, ids: list[int]) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def _all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pace, "report", lambda *_: None)
+    monkeypatch.setattr(ThreadPolicy, "report", lambda *_: None)
 
 
 def weights_of(file: GGUFFile) -> dict[str, np.ndarray]:
@@ -154,7 +161,7 @@ def test_sums_into_the_matrix_product(ops: list[tuple[Any, ...]], monkeypatch: p
 
 
 def check(ops: list[tuple[Any, ...]], seed: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "architecture", lambda file: recorded(ops))
+    monkeypatch.setattr(Llama, "forward", recorded(ops))
     monkeypatch.setattr(engine, "check_all_read", lambda *_: None)  # these read a few of the file's tensors
     ids = np.random.default_rng(seed).integers(0, 128, 21).tolist()
     with GGUFFile.open(build_arch("llama-dense", kind)) as file:

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from llmgen.backends.cpu.decode_recorder import TokenRecorder
+from llmgen.backends.cpu.binding import Binding
+from llmgen.backends.cpu.decode_recorder import DecodeRecorder
 from llmgen.backends.cpu.kernels.arguments import TABLES, Binary, places
 from llmgen.backends.cpu.kernels.layout import STEP_ARGS
 from llmgen.backends.cpu.plan import EVERYTHING, At, Value
-from llmgen.backends.cpu.prefill_recorder import PromptRecorder
+from llmgen.backends.cpu.prefill_recorder import PrefillRecorder
 from llmgen.model.weights import Vector
 
 RUN = 4096  # the address of a control block that nobody reads here
 
 
-class Config:
-    """As much of a configuration as a norm needs."""
-
-    head_dim, norm_eps = 16, 1e-5
-
-
 def recorders() -> list[Any]:
-    config: Any = Config()
-    layout: Any = None
-    return [TokenRecorder(config, layout, RUN), PromptRecorder(config, layout, RUN, 16, 1)]
+    binding = Binding(64)
+    return [DecodeRecorder(binding, "f32", RUN), PrefillRecorder(binding, "f32", RUN, 16, 1)]
 
 
 @pytest.mark.parametrize("recorder", recorders())
@@ -51,7 +46,7 @@ def test_a_quantized_value_is_not_changed(recorder: Any) -> None:
     x = Value(32, 128, 16, False, EVERYTHING)
     x.forms["tiles"] = Value(32, 64, 16, False)
     with pytest.raises(AssertionError, match="stale"):
-        recorder.head_norm(x, Vector("norm", 0, 16), 2)
+        recorder.head_rms_norm(x, Vector("norm", np.ones(16, np.float32)), 2, 1e-5)
 
 
 @pytest.mark.parametrize("kernel", TABLES)

@@ -172,15 +172,14 @@ def test_windows_say_how_far_back_they_can_be_cut() -> None:
         seq = model.new_sequence()
         for start in range(0, 1500, 100):
             model.prefill(seq, tokens[start : start + 100], logits="none")
-        least = seq.min_truncate
-        assert 0 <= least < 1500
-        if least > 0:
-            with pytest.raises((LLMGenError, ValueError)):
-                seq.truncate(least - 1)
+        least = next(n for n in range(1, 1501) if seq.cut_point(n) == n)
+        assert 1 < least < 1500
+        assert seq.cut_point(least - 1) == 0
+        with pytest.raises((LLMGenError, ValueError)):
+            seq.truncate(least - 1)
         seq.truncate(least)
         assert seq.length == least
         rows = model.prefill(seq, tokens[least:], logits="all")
         assert nmse(rows, expected[least:]) < 1e-6
         seq.clear()
-        assert seq.min_truncate == 0
         assert nmse(model.prefill(seq, tokens[:200], logits="all"), expected[:200]) < 1e-6

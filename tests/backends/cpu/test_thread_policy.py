@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from llmgen.backends.cpu.runtime.thread_policy import Pace
+from llmgen.backends.cpu.runtime.thread_policy import ThreadPolicy
 
 
 class Machine:
@@ -25,7 +25,7 @@ class Machine:
         shared = n_threads > self.n_cpus - self.busy
         return 0.01 / n_threads * (3 if shared and n_threads > 1 else 1)
 
-    def run(self, pace: Pace, times: int, n_tokens: int = 1) -> list[int]:
+    def run(self, pace: ThreadPolicy, times: int, n_tokens: int = 1) -> list[int]:
         chosen = []
         for _ in range(times):
             n = pace.choose(n_tokens)
@@ -43,26 +43,26 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
 
 def test_a_quiet_machine_keeps_all_threads(machine: Callable[..., Machine]) -> None:
     quiet = machine(4)
-    assert set(quiet.run(Pace(4, quiet.neighbours), 500)) == {4}
+    assert set(quiet.run(ThreadPolicy(4, neighbours=quiet.neighbours), 500)) == {4}
 
 
 def test_one_thread_stays_one(machine: Callable[..., Machine]) -> None:
     loaded = machine(1, 3)
-    pace = Pace(1, loaded.neighbours)
+    pace = ThreadPolicy(1, neighbours=loaded.neighbours)
     assert set(loaded.run(pace, 100)) == {1}
     assert pace.choose(512) == 1
 
 
 def test_the_first_run_looks_around(machine: Callable[..., Machine]) -> None:
     loaded = machine(2, 1)
-    chosen = loaded.run(Pace(2, loaded.neighbours), 400)
+    chosen = loaded.run(ThreadPolicy(2, neighbours=loaded.neighbours), 400)
     assert chosen[0] == 1
     assert chosen.count(2) <= 20  # two threads are tried now and then, ever more seldom
 
 
 def test_what_comes_later_is_noticed_by_its_effect(machine: Callable[..., Machine]) -> None:
     later = machine(2)
-    pace = Pace(2, later.neighbours)
+    pace = ThreadPolicy(2, neighbours=later.neighbours)
     assert set(later.run(pace, 50)) == {2}
     later.busy, later.told = 1, False
     chosen = later.run(pace, 300)
@@ -74,7 +74,7 @@ def test_what_comes_later_is_noticed_by_its_effect(machine: Callable[..., Machin
 @pytest.mark.parametrize("busy", [1, 3, 9])
 def test_many_threads_leave_only_the_taken_processors(machine: Callable[..., Machine], busy: int) -> None:
     large = machine(16)
-    pace = Pace(16, large.neighbours)
+    pace = ThreadPolicy(16, neighbours=large.neighbours)
     large.run(pace, 50)
     large.busy = busy
     assert large.run(pace, 300)[-1] == 16 - busy
@@ -84,7 +84,7 @@ def test_many_threads_leave_only_the_taken_processors(machine: Callable[..., Mac
 
 def test_trouble_without_neighbours_halves_the_threads(machine: Callable[..., Machine]) -> None:
     confined = machine(16)
-    pace = Pace(16, confined.neighbours)
+    pace = ThreadPolicy(16, neighbours=confined.neighbours)
     confined.run(pace, 50)
     confined.busy, confined.told = 10, False  # a quota, say
     assert 8 in confined.run(pace, 20)
@@ -92,7 +92,7 @@ def test_trouble_without_neighbours_halves_the_threads(machine: Callable[..., Ma
 
 def test_a_wrong_first_look_is_put_right(machine: Callable[..., Machine]) -> None:
     passing = machine(2, 1)
-    pace = Pace(2, passing.neighbours)
+    pace = ThreadPolicy(2, neighbours=passing.neighbours)
     assert passing.run(pace, 1) == [1]
     passing.busy = 0
     assert passing.run(pace, 30)[-1] == 2
@@ -100,7 +100,7 @@ def test_a_wrong_first_look_is_put_right(machine: Callable[..., Machine]) -> Non
 
 def test_a_long_run_looks_around_each_time(machine: Callable[..., Machine]) -> None:
     changing = machine(8)
-    pace = Pace(8, changing.neighbours)
+    pace = ThreadPolicy(8, neighbours=changing.neighbours)
     seen = []
     for busy in (0, 2, 20):
         changing.busy = busy

@@ -32,7 +32,7 @@ def generate(model: Model, seq: Any, tokens: list[int], rng: random.Random) -> N
 
 
 def cut(model: Model, seq: Any, tokens: list[int], rng: random.Random) -> None:
-    least = seq.min_truncate
+    least = next((n for n in range(1, seq.length + 1) if seq.cut_point(n) == n), 0)
     assert 0 <= least <= seq.length
     if least > 1:
         with pytest.raises(ContextFullError):
@@ -110,7 +110,9 @@ def test_a_fork_of_a_ring_is_whole() -> None:
             model.prefill(seq, tokens[start : start + 250], logits="none")
             fork = seq.fork()
             assert fork.length == seq.length
-            assert fork.min_truncate == seq.min_truncate
+            assert [fork.cut_point(n) for n in range(seq.length)] == [
+                seq.cut_point(n) for n in range(seq.length)
+            ]
             np.testing.assert_array_equal(model.decode([fork], [5]).copy(), model.decode([seq], [5]))
             seq.truncate(seq.length - 1)
             fork.close()

@@ -147,6 +147,18 @@ class Copy(NamedTuple):
     run: Any
 
 
+class Unary(NamedTuple):
+    """pointwise: out = f(x)."""
+
+    x: Any
+    x_stride: Any
+    out: Any
+    out_stride: Any
+    n: Any  # values of a token that this thread takes
+    split: Any
+    run: Any
+
+
 class AddRow(NamedTuple):
     """pointwise:add_row: x += y, in place."""
 
@@ -249,6 +261,8 @@ TABLES: dict[str, type[Any]] = {
     "pointwise": Binary,
     "pointwise:add_row": AddRow,
     "pointwise:copy": Copy,
+    "pointwise:gelu": Unary,
+    "pointwise:silu": Unary,
     "pointwise:softcap": Softcap,
     "quants.matvec": Matvec,
     "quants.panel": Panel,

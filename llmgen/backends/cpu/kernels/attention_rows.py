@@ -27,7 +27,14 @@ from llmgen.backends.cpu.kernels import half
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.dot import LEVEL
 from llmgen.backends.cpu.kernels.functions import exp, tanh
-from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, ROW_STATE, SCORE_ROWS
+from llmgen.backends.cpu.kernels.layout import (
+    KEY_BLOCK,
+    KEY_GROUP,
+    ROW_STATE,
+    SCORE_ROWS,
+    row_state_bytes,
+    value_width,
+)
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     call_intrinsic,
@@ -59,16 +66,7 @@ ROWS = 8 if LEVEL == "avx512vnni" else 6
 assert ROWS <= SCORE_ROWS
 
 
-@inline
-def width_of(head_dim):  # type: ignore[no-untyped-def]
-    """Values of a row in whole vectors."""
-    return (head_dim + 15) // 16 * 16
-
-
-@inline
-def state_size(head_dim):  # type: ignore[no-untyped-def]
-    """Bytes of a row's state."""
-    return ROW_STATE + 4 * width_of(head_dim)
+width_of, state_size = inline(value_width), inline(row_state_bytes)
 
 
 def _load_cache(b: Any, address: Any, size: int) -> Any:

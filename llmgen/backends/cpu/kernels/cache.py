@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from llmgen.backends.cpu.kernels import simd
-from llmgen.backends.cpu.kernels.abi import RUN_CACHES, RUN_POSITIONS, arg, run_field, step, tokens_of
+from llmgen.backends.cpu.kernels.abi import RUN_CACHES, RUN_POSITIONS, arg, inline, run_field, step, tokens_of
 from llmgen.backends.cpu.kernels.arguments import Store, places
-from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, value_width
 from llmgen.backends.cpu.kernels.simd import load_f32, load_i64
 
 at = places(Store)
+width_of = inline(value_width)
 
 
 def _store(put: Any, size: int) -> Any:
@@ -23,7 +24,7 @@ def _store(put: Any, size: int) -> Any:
         """
         run = arg(args, at.run)
         head_dim = arg(args, at.head_dim)
-        width = (head_dim + 15) // 16 * 16
+        width = width_of(head_dim)
         blocks = arg(args, at.blocks)
         first, last = tokens_of(run, arg(args, at.split), thread, n_threads)
         for t in range(first, last):

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from llmgen.backends.cpu.kernels import functions
 from llmgen.backends.cpu.kernels.abi import arg, arg_f64, inline, run_field, step, tokens_of
-from llmgen.backends.cpu.kernels.arguments import AddRow, Binary, Copy, Softcap, places
-from llmgen.backends.cpu.kernels.functions import gelu, silu, tanh
+from llmgen.backends.cpu.kernels.arguments import AddRow, Binary, Copy, Softcap, Unary, places
+from llmgen.backends.cpu.kernels.functions import tanh
 from llmgen.backends.cpu.kernels.simd import load_f32, load_f32x16, splat, store_f32, store_f32x16
 
 at = places(Binary)
-copy_at, row_at, cap_at = places(Copy), places(AddRow), places(Softcap)
+copy_at, unary_at, row_at, cap_at = places(Copy), places(Unary), places(AddRow), places(Softcap)
 
 
 @inline
@@ -47,15 +48,32 @@ def _add(x, y):  # type: ignore[no-untyped-def]
 
 @inline
 def _silu_mul(x, y):  # type: ignore[no-untyped-def]
-    return silu(x) * y
+    return functions.silu(x) * y
 
 
 @inline
 def _gelu_mul(x, y):  # type: ignore[no-untyped-def]
-    return gelu(x) * y
+    return functions.gelu(x) * y
 
 
 add, silu_mul, gelu_mul = _binary(_add), _binary(_silu_mul), _binary(_gelu_mul)
+
+
+def _unary(function: Any) -> Any:
+    def kernel(args: int, thread: int, n_threads: int) -> None:
+        """out = function(x)."""
+        n = arg(args, unary_at.n)
+        first, last = tokens_of(arg(args, unary_at.run), arg(args, unary_at.split), thread, n_threads)
+        for t in range(first, last):
+            x = arg(args, unary_at.x) + t * arg(args, unary_at.x_stride)
+            out = arg(args, unary_at.out) + t * arg(args, unary_at.out_stride)
+            for i in range(0, 4 * n, 64):
+                store_f32x16(out + i, function(load_f32x16(x + i)))
+
+    return step(kernel)
+
+
+silu, gelu = _unary(functions.silu), _unary(functions.gelu)
 
 
 @step

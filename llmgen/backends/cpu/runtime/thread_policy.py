@@ -32,14 +32,19 @@ _LONG_WAITS = 3  # offers of the processor at barriers, per millisecond: likewis
 _LONG_RUN = 64  # tokens of a run that is worth a look around first
 
 
-class Pace:
+class ThreadPolicy:
     """The thread count of one program, adapted to what its runs took.
 
-    neighbours: (n) -> how many threads of others want to run, where n threads are our own.
+    per_run: compare what whole runs took, not what a token took; for generated tokens, since a
+    run reads all weights once however many tokens it has.  neighbours: (n) -> how many threads
+    of others want to run, where n threads are our own.
     """
 
-    def __init__(self, n_threads: int, neighbours: Callable[[int], int] | None = None) -> None:
+    def __init__(
+        self, n_threads: int, *, per_run: bool = False, neighbours: Callable[[int], int] | None = None
+    ) -> None:
         self._all = n_threads
+        self._per_run = per_run
         self._neighbours = neighbours or _busy_neighbours
         self.current = n_threads
         self._before = n_threads  # what is compared with while another count is tried
@@ -67,7 +72,7 @@ class Pace:
         if self._all == 1 or n_tokens >= _LONG_RUN or n_threads != self.current:
             return
         times = self._times[n_threads]
-        times.append(wall / n_tokens)
+        times.append(wall if self._per_run else wall / n_tokens)
         self._left -= 1
         if self._probing:
             self._probe_seconds += wall

@@ -8,7 +8,7 @@ from kernels.caches import NO_WINDOW, Cache, generate, prompt
 from kernels.call import ATTENTION, STORE, levels, require
 
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
-from naive.kernels import attention
+from llmgen.backends.numpy.functions import attention
 
 HEAD_DIMS = (16, 40, 64, 80, 128, 256)
 POSITIONS = (1, 15, 16, 17, KEY_BLOCK - 1, KEY_BLOCK, KEY_BLOCK + 1, 255, 256, 257, 700)

@@ -25,8 +25,9 @@ from kernels.matrices import (
     sizes,
 )
 
+from llmgen.backends.cpu.binding import Binding
 from llmgen.gguf import GGMLType
-from llmgen.model.weights import Weights
+from llmgen.model.weights import Matrix as WeightMatrix
 
 KEYS = list(TABLE)
 posix = pytest.mark.skipif(os.name != "posix", reason="needs mprotect")
@@ -50,11 +51,12 @@ def bound(m: Matrix, slack: int) -> tuple[Matrix, list[object]]:
         address=end.address,
         row_bytes=m.data.shape[1],
         data=m.data.ravel(),
+        nbytes=m.data.nbytes,
         slack=slack,
     )
-    weights = Weights(SimpleNamespace(tensors={"w.weight": tensor}))
-    w = weights.matrix("w", m.n_rows, m.n_cols)
-    return Matrix(m.key, m.data, m.n_cols, w.tail_row, w.tail_address, w.address), [end, weights]
+    binding = Binding(1)
+    w = binding.matrix(WeightMatrix(tensor, m.n_rows, m.n_cols))
+    return Matrix(m.key, m.data, m.n_cols, w.tail_row, w.tail_address, w.address), [end, binding]
 
 
 def at_the_end(m: Matrix) -> None:

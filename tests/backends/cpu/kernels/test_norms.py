@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kernels.call import Run, aligned, require, step
 
-from naive.kernels import layer_norm, rms_norm
+from llmgen.backends.numpy.functions import layer_norm, rms_norm
 
 WIDTHS = (1, 7, 15, 16, 17, 40, 64, 80, 100, 576, 1568)
 KINDS = ("rms_norm", "layer_norm")

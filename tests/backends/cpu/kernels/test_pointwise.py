@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kernels.call import COUNT_TOKENS, POINTWISE, Run, aligned, require, step
 
-from naive.kernels import gelu, silu, soft_cap
+from llmgen.backends.numpy.functions import gelu, silu, soft_cap
 
 
 @pytest.fixture(scope="module", autouse=True)

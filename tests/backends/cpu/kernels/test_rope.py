@@ -8,7 +8,8 @@ from kernels.caches import Cache
 from kernels.call import STORE, Run, aligned, require, step
 
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
-from llmgen.model.rope import RopeTable
+from llmgen.backends.cpu.rope_table import RopeTable
+from llmgen.model.rope import Rope as Rotation
 from naive.kernels import Rope, rotate
 
 # head_dim, n_rot
@@ -77,7 +78,7 @@ def test_rotation(head_dim: int, n_rot: int, neox: bool) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(0, 1, (6, 3, head_dim)).astype(np.float32)
     positions = [0, 1, 2, 100, 255, 999]
-    ours = rotated(x, positions, RopeTable(1000, n_rot, 10000.0, neox))
+    ours = rotated(x, positions, RopeTable(Rotation.of(n_rot, 10000.0, neox), 1000))
     expected = rotate(x.astype(np.float64), Rope(n_rot, neox=neox), np.array(positions)) if n_rot else x
     np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(ours[..., n_rot:], x[..., n_rot:])
@@ -89,7 +90,7 @@ def test_scales(neox: bool) -> None:
     rng = np.random.default_rng(2)
     x = rng.normal(0, 1, (4, 2, 40)).astype(np.float32)
     positions = [0, 3, 7, 1]
-    table = RopeTable(16, 20, 10000.0, neox)
+    table = RopeTable(Rotation.of(20, 10000.0, neox), 16)
     per_token = aligned(16)
     per_token[:] = rng.uniform(0.5, 2, 16)
     plain = rotated(x, positions, table)
@@ -104,7 +105,7 @@ def test_scales(neox: bool) -> None:
 def test_a_part_of_the_heads_and_tiles_for_threads(neox: bool) -> None:
     rng = np.random.default_rng(3)
     x = rng.normal(0, 1, (21, 5, 80)).astype(np.float32)
-    positions, table = list(range(30, 51)), RopeTable(64, 80, 500000.0, neox)
+    positions, table = list(range(30, 51)), RopeTable(Rotation.of(80, 500000.0, neox), 64)
     whole = rotated(x, positions, table)
     some = rotated(x, positions, table, heads=(1, 4))
     np.testing.assert_array_equal(some[:, 1:4], whole[:, 1:4])
@@ -116,7 +117,7 @@ def test_a_part_of_the_heads_and_tiles_for_threads(neox: bool) -> None:
 def test_far_positions_keep_their_precision() -> None:
     """Angles of a hundred thousand turns must not be computed in float32."""
     x = np.random.default_rng(4).normal(0, 1, (1, 1, 64)).astype(np.float32)
-    ours = rotated(x, [131071], RopeTable(131072, 64, 10000.0, False))
+    ours = rotated(x, [131071], RopeTable(Rotation.of(64, 10000.0, False), 131072))
     np.testing.assert_allclose(ours, rotate(x.astype(np.float64), Rope(64), np.array([131071])), atol=1e-6)
 
 

@@ -1,0 +1,110 @@
+"""Where kernels find a model's weights: addresses in the memory map, or of copies.
+
+Handles of ``model.weights`` become addresses here, once for all programs of a model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmgen.backends.cpu.kernels.quants import TABLE, QuantKernels
+from llmgen.backends.cpu.rope_table import RopeTable
+from llmgen.errors import UnsupportedModelError
+from llmgen.model.rope import Rope
+from llmgen.model.weights import Matrix, Vector
+
+
+@dataclass(frozen=True)
+class BoundMatrix:
+    """A weight matrix [n_rows, n_cols] as it lies in the file.
+
+    Kernels may read a few bytes behind the row they work on.  Behind the last row of
+    a file there may be nothing: ``tail_row`` (or -1) is then read at ``tail_address``,
+    a copy with room behind it.
+    """
+
+    address: int
+    n_rows: int
+    n_cols: int
+    row_bytes: int  # from one row to the next
+    kernels: QuantKernels
+    tail_row: int = -1
+    tail_address: int = 0
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """Where it lies, under the names of the kernels' tables."""
+        return {
+            "weights": self.address,
+            "row_bytes": self.row_bytes,
+            "tail_row": self.tail_row,
+            "tail_address": self.tail_address,
+        }
+
+
+class Binding:
+    """The addresses of a model's weights, and the copies that live as long as the model."""
+
+    def __init__(self, n_ctx: int) -> None:
+        self.n_ctx = n_ctx
+        self._copies: list[np.ndarray] = []
+        self._tails: dict[str, int] = {}  # tensor name -> address of a copy of its last row, or of all rows
+        self._vectors: dict[Vector, int] = {}
+        self._tables: dict[tuple[int, bool, float, bytes], RopeTable] = {}
+
+    def matrix(self, m: Matrix) -> BoundMatrix:
+        """Raises UnsupportedModelError for a type that no kernel multiplies by."""
+        tensor = m.tensor
+        kernels = TABLE.get(tensor.type.name.lower())
+        if kernels is None:
+            supported = ", ".join(key.upper() for key in TABLE)
+            raise UnsupportedModelError(
+                f"tensor {tensor.name} has the type {tensor.type.name}, which llmgen cannot multiply by; "
+                f"use a file whose tensors are of the types {supported}"
+            )
+        address, tail_row, tail_address = tensor.address, -1, 0
+        if tensor.slack < kernels.overread:
+            short = tensor.row_bytes < kernels.overread  # the room behind is longer than a row
+            copy = self._tail(m, tensor.nbytes if short else tensor.row_bytes, kernels.overread)
+            if short:
+                address = copy
+            else:
+                last = tensor.nbytes // tensor.row_bytes - 1 - m.first_row
+                tail_row, tail_address = (last if 0 <= last < m.n_rows else -1), copy
+        address += m.first_row * tensor.row_bytes
+        return BoundMatrix(address, m.n_rows, m.n_cols, tensor.row_bytes, kernels, tail_row, tail_address)
+
+    def _tail(self, m: Matrix, nbytes: int, room: int) -> int:
+        """The address of a copy of a tensor's last ``nbytes`` bytes, with room behind them."""
+        if m.name not in self._tails:
+            copy = np.zeros(nbytes + room + 64, dtype=np.uint8)
+            copy[:nbytes] = m.tensor.data[-nbytes:]
+            self._tails[m.name] = self.keep(copy)
+        return self._tails[m.name]
+
+    def vector(self, v: Vector) -> int:
+        """The address of a copy, padded with zeros to whole vectors of 16 values."""
+        if v not in self._vectors:
+            copy = np.zeros(-(-v.values.size // 16) * 16 + 16, dtype=np.float32)
+            copy[: v.values.size] = v.values.reshape(-1)
+            self._vectors[v] = self.keep(copy)
+        return self._vectors[v]
+
+    def rope(self, rope: Rope) -> RopeTable:
+        """The table of a rotation; equal rotations share one."""
+        key = (rope.n_rot, rope.neox, rope.magnitude, rope.frequencies.tobytes())
+        if key not in self._tables:
+            self._tables[key] = RopeTable(rope, self.n_ctx)
+        return self._tables[key]
+
+    def fill_rope(self, length: int) -> None:
+        """Make the tables valid for positions 0 .. length - 1."""
+        for table in self._tables.values():
+            table.fill(length)
+
+    def keep(self, values: np.ndarray) -> int:
+        """The address of an array, which stays alive as long as this object."""
+        self._copies.append(values)
+        return int(values.ctypes.data)

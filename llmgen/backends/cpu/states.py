@@ -1,0 +1,200 @@
+"""Where the states of a sequence lie in its memory.
+
+A sequence is one piece of address space.  A *placed state* is one layer's part of it; all
+kinds have the methods of ``PlacedState``, and nothing above this file asks which kind it is.
+New keys and values are written behind the old ones, in place: addresses in a program stay
+true and nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, key_block_bytes, value_block_bytes
+from llmgen.errors import UnsupportedModelError, UsageError
+from llmgen.model.states import KV, Recurrent, State
+
+KV_BYTES = {"f16": 2, "f32": 4}
+"""Bytes of a stored value by KV type."""
+UNBOUNDED = 1 << 40
+"""The window of a layer without one."""
+
+Span = tuple[int, int]
+"""First byte and last + 1 in a sequence's memory."""
+
+
+class PlacedState(Protocol):
+    """One layer's part of a sequence's memory.  ``reached``: the longest length written so far."""
+
+    nbytes: int
+    """Bytes reserved, whole pages."""
+    needs_copies: bool
+    """True: an earlier length can only be restored from a copy of ``spans`` that was made there."""
+
+    def bytes_for(self, n_tokens: int) -> int:
+        """Bytes that n_tokens take."""
+
+    def shortest_cut(self, reached: int) -> int:
+        """The smallest length besides 0 to which it can be cut back; larger than ``reached`` where to none."""
+
+    def spans(self, first: int, reached: int) -> Iterator[Span]:
+        """The bytes that hold, or may hold, anything of positions first .. reached - 1."""
+
+    def signature(self) -> list[int]:
+        """What a file must agree in to be read into this state."""
+
+    def accepts(self, signature: list[int], reached: int) -> bool:
+        """Whether ``spans(0, reached)`` of a state with that signature lie as they do here."""
+
+
+@dataclass(frozen=True)
+class PlacedKV:
+    """Keys, then values, each per kv head in blocks of KEY_BLOCK positions (see kernels/cache.py).
+
+    Position p lives in block (p // KEY_BLOCK) % blocks.  With a sliding window the blocks
+    are a ring: the window, one chunk of a prompt that is written before it is read, and
+    one block because neither end falls on a border.
+    """
+
+    n_heads: int
+    head_dim: int
+    window: int  # keys that a query sees; UNBOUNDED: all of them
+    blocks: int  # key blocks kept
+    element: int  # bytes of one value
+    key_offset: int
+    value_offset: int
+    nbytes: int
+    needs_copies = False
+
+    @classmethod
+    def place(cls, spec: KV, offset: int, n_ctx: int, chunk: int, element: int) -> PlacedKV:
+        """At ``offset``, for n_ctx tokens of which up to ``chunk`` are written in one run."""
+        if spec.key_dim != spec.value_dim:
+            raise UnsupportedModelError(
+                f"the model's keys have {spec.key_dim} values and its values {spec.value_dim}, "
+                "expected as many; llmgen cannot run it yet"
+            )
+        blocks = -(-n_ctx // KEY_BLOCK)
+        if spec.window:
+            blocks = min(blocks, -(-(spec.window + chunk) // KEY_BLOCK) + 1)
+        keys = page(key_block_bytes(spec.key_dim, element) * blocks * spec.n_heads)
+        values = page(value_block_bytes(spec.value_dim, element) * blocks * spec.n_heads)
+        window = spec.window or UNBOUNDED
+        return cls(spec.n_heads, spec.key_dim, window, blocks, element, offset, offset + keys, keys + values)
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of one head's keys per block."""
+        return key_block_bytes(self.head_dim, self.element)
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of one head's values per block."""
+        return value_block_bytes(self.head_dim, self.element)
+
+    def bytes_for(self, n_tokens: int) -> int:
+        return (
+            (self.key_bytes + self.value_bytes) * self.n_heads * min(-(-n_tokens // KEY_BLOCK), self.blocks)
+        )
+
+    def shortest_cut(self, reached: int) -> int:
+        kept = self.blocks * KEY_BLOCK
+        if reached <= kept:
+            return 0
+        # a block is overwritten as a whole as soon as its successor starts
+        oldest = -(-reached // KEY_BLOCK) * KEY_BLOCK - kept
+        return oldest + self.window - 1
+
+    def spans(self, first: int, reached: int) -> Iterator[Span]:
+        low, high = first // KEY_BLOCK, -(-reached // KEY_BLOCK)
+        if high > self.blocks:  # the ring has turned: everything may be new
+            low, high = 0, self.blocks
+        for offset, size in ((self.key_offset, self.key_bytes), (self.value_offset, self.value_bytes)):
+            for head in range(self.n_heads):
+                start = offset + head * self.blocks * size
+                yield start + low * size, start + high * size
+
+    def signature(self) -> list[int]:
+        return [self.n_heads, self.key_bytes, self.value_bytes, self.blocks]
+
+    def accepts(self, signature: list[int], reached: int) -> bool:
+        own = self.signature()
+        if len(signature) != len(own) or signature[:3] != own[:3]:
+            return False
+        # a ring that has not been filled once lies the same whatever its size
+        return signature[3] == own[3] or -(-reached // KEY_BLOCK) <= min(signature[3], own[3])
+
+
+@dataclass(frozen=True)
+class PlacedRecurrent:
+    """``n`` float32 values at ``offset`` that every token replaces."""
+
+    n: int
+    offset: int
+    nbytes: int
+    needs_copies = True
+
+    @classmethod
+    def place(cls, spec: Recurrent, offset: int) -> PlacedRecurrent:
+        return cls(spec.n, offset, page(4 * spec.n))
+
+    def bytes_for(self, n_tokens: int) -> int:
+        return 4 * self.n
+
+    def shortest_cut(self, reached: int) -> int:
+        return reached + 1
+
+    def spans(self, first: int, reached: int) -> Iterator[Span]:
+        yield self.offset, self.offset + 4 * self.n
+
+    def signature(self) -> list[int]:
+        return [self.n]
+
+    def accepts(self, signature: list[int], reached: int) -> bool:
+        return signature == self.signature()
+
+
+class StateLayout:
+    """The states of a sequence, one behind the other.
+
+    kv_type: the number format of keys and values, one of KV_BYTES.  chunk: tokens that one
+    run may write.  Raises UsageError, UnsupportedModelError.
+    """
+
+    def __init__(self, specs: list[State], n_ctx: int, chunk: int, kv_type: str) -> None:
+        if kv_type not in KV_BYTES:
+            raise UsageError(
+                f"unknown KV cache type {kv_type!r}; choose one of {', '.join(KV_BYTES)} (--kv-type)"
+            )
+        self.n_ctx, self.kv_type = n_ctx, kv_type
+        self.states: list[PlacedKV | PlacedRecurrent] = []
+        self.nbytes = 0
+        for spec in specs:
+            placed: PlacedKV | PlacedRecurrent
+            if isinstance(spec, KV):
+                placed = PlacedKV.place(spec, self.nbytes, n_ctx, chunk, KV_BYTES[kv_type])
+            else:
+                placed = PlacedRecurrent.place(spec, self.nbytes)
+            self.states.append(placed)
+            self.nbytes += placed.nbytes
+
+    @property
+    def needs_copies(self) -> bool:
+        """Whether earlier lengths can only be restored from copies (``Sequence.checkpoint``)."""
+        return any(state.needs_copies for state in self.states)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one more token takes, as long as no window is full."""
+        return sum(state.bytes_for(KEY_BLOCK) - state.bytes_for(0) for state in self.states) // KEY_BLOCK
+
+    def bytes_for(self, n_tokens: int) -> int:
+        """Bytes that a context of n_tokens takes, windows taken into account."""
+        return sum(state.bytes_for(n_tokens) for state in self.states)
+
+
+def page(nbytes: int) -> int:
+    """Rounded up to whole pages."""
+    return -(-nbytes // 4096) * 4096

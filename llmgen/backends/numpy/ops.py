@@ -1,0 +1,169 @@
+"""The vocabulary of ``model.ops``, computed at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from llmgen.backends.numpy import functions
+from llmgen.backends.numpy.functions import Array
+from llmgen.gguf import GGMLType, TensorInfo
+from llmgen.model.rope import Rope
+from llmgen.model.states import KV
+from llmgen.model.weights import Matrix, Vector
+
+FLOAT_TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What is rounded on the way.
+
+    dtype: float64 for the truth, float32 for large models.  int8_activations: round what
+    enters a quantized matrix to int8 per 32, as the CPU's kernels do.  f16_cache: keys and
+    values pass through float16.
+    """
+
+    dtype: Any = np.float64
+    int8_activations: bool = False
+    f16_cache: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """float [tokens, n]."""
+
+    x: Array
+
+    @property
+    def n(self) -> int:
+        return int(self.x.shape[1])
+
+
+class KVState:
+    """The keys and values of one layer and sequence: float [positions, n_heads, head_dim]."""
+
+    def __init__(self, spec: KV, dtype: Any) -> None:
+        self.spec = spec
+        self.k: Array = np.empty((0, spec.n_heads, spec.key_dim), dtype)
+        self.v: Array = np.empty((0, spec.n_heads, spec.value_dim), dtype)
+
+    def cut(self, n: int) -> None:
+        """Forget what lies behind the first n positions."""
+        self.k, self.v = self.k[:n], self.v[:n]
+
+
+class Matrices:
+    """Weight matrices as float32 [n_rows, n_cols], dequantized by the gguf package when first used."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Array] = {}
+
+    def __getitem__(self, m: Matrix) -> Array:
+        if m.name not in self._known:
+            self._known[m.name] = _dequantize(m.tensor)
+        return self._known[m.name][m.first_row : m.first_row + m.n_rows]
+
+
+def _dequantize(tensor: TensorInfo) -> Array:
+    from gguf.quants import dequantize
+
+    from gguf import GGMLQuantizationType
+
+    rows = tensor.data.reshape(-1, tensor.row_bytes)
+    kind = GGMLQuantizationType(int(tensor.type))
+    if tensor.type in (GGMLType.F32, GGMLType.F16):
+        rows = rows.view("<f4" if tensor.type is GGMLType.F32 else "<f2")
+    return np.asarray(dequantize(rows, kind), np.float32)
+
+
+class NumpyOps:
+    """One pass over tokens of one sequence, the first of them at ``position``."""
+
+    def __init__(
+        self, matrices: Matrices, precision: Precision, n_ctx: int, ids: Array, position: int, n_logits: int
+    ) -> None:
+        self._matrices, self._precision, self._n_ctx = matrices, precision, n_ctx
+        self._ids, self._position, self._n_logits = ids, position, n_logits
+        self.result: Array = np.empty((0, 0), np.float32)
+        """After ``logits``: float32 [n_logits, n_vocab]."""
+
+    @property
+    def n_ctx(self) -> int:
+        return self._n_ctx
+
+    @cached_property
+    def _positions(self) -> Array:
+        return np.arange(self._position, self._position + len(self._ids))
+
+    def embed(self, w: Matrix, scale: float = 1.0) -> Value:
+        dtype = self._precision.dtype
+        return Value(self._matrices[w][self._ids].astype(dtype) * dtype(scale))
+
+    def rms_norm(self, x: Value, w: Vector, eps: float) -> Value:
+        return Value(functions.rms_norm(x.x, w.values, eps))
+
+    def layer_norm(self, x: Value, w: Vector, bias: Vector | None, eps: float) -> Value:
+        return Value(functions.layer_norm(x.x, w.values, None if bias is None else bias.values, eps))
+
+    def head_rms_norm(self, x: Value, w: Vector, n_heads: int, eps: float) -> Value:
+        return self._flat(functions.rms_norm(self._heads(x, n_heads), w.values, eps))
+
+    def head_layer_norm(self, x: Value, w: Vector, n_heads: int, eps: float) -> Value:
+        return self._flat(functions.layer_norm(self._heads(x, n_heads), w.values, None, eps))
+
+    def rope(
+        self,
+        x: Value,
+        n_heads: int,
+        rope: Rope,
+        scale: float = 1.0,
+        position_scale: np.ndarray | None = None,
+    ) -> Value:
+        rows = rope.rows(self._position, self._position + len(self._ids), x.x.dtype)
+        y = functions.rotate(self._heads(x, n_heads), rows, rope.neox) * x.x.dtype.type(scale)
+        if position_scale is not None:
+            y = y * position_scale[self._positions, None, None].astype(y.dtype)
+        return self._flat(y)
+
+    def store(self, k: Value, v: Value, state: KVState) -> None:
+        kv = [self._heads(value, state.spec.n_heads) for value in (k, v)]
+        if self._precision.f16_cache:
+            kv = [value.astype(np.float16).astype(value.dtype) for value in kv]
+        state.k, state.v = np.concatenate([state.k, kv[0]]), np.concatenate([state.v, kv[1]])
+
+    def attend(self, q: Value, state: KVState, n_heads: int, cap: float = 0.0) -> Value:
+        heads, window = self._heads(q, n_heads), state.spec.window
+        return self._flat(
+            functions.attention(heads, state.k, state.v, 1.0, n_past=self._position, window=window, cap=cap)
+        )
+
+    def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
+        entering = x.x
+        if self._precision.int8_activations and w.tensor.type not in FLOAT_TYPES:
+            entering = functions.round_activations(entering).astype(entering.dtype)
+        y = entering @ self._matrices[w].astype(entering.dtype).T
+        return Value(y if bias is None else y + bias.values.astype(y.dtype))
+
+    def add(self, x: Value, y: Value) -> Value:
+        return Value(x.x + y.x)
+
+    def activate(self, x: Value, activation: str) -> Value:
+        return Value({"silu": functions.silu, "gelu": functions.gelu}[activation](x.x))
+
+    def gated(self, gate: Value, up: Value, activation: str) -> Value:
+        return Value(self.activate(gate, activation).x * up.x)
+
+    def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
+        wanted = Value(x.x[len(x.x) - self._n_logits :])
+        self.result = functions.soft_cap(self.linear(wanted, w, bias).x, cap).astype(np.float32)
+
+    def _heads(self, x: Value, n_heads: int) -> Array:
+        """[tokens, n_heads, head_dim]."""
+        return x.x.reshape(len(x.x), n_heads, -1)
+
+    def _flat(self, heads: Array) -> Value:
+        return Value(heads.reshape(len(heads), -1))

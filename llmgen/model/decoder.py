@@ -1,0 +1,212 @@
+"""What most architectures share: hyperparameters, projections, attention, feed-forward.
+
+An architecture is one subclass of ``Decoder`` in archs/: a frozen dataclass that reads its
+keys, lists the states a sequence needs, and writes its forward pass in the vocabulary of
+``model.ops``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from llmgen.model.keys import MAX_CONTEXT, MAX_HEADS, MAX_LAYERS, Keys
+from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.rope import Rope, RopeScaling
+from llmgen.model.states import KV, State
+from llmgen.model.weights import Matrix, Vector, Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder(ABC):
+    """A decoder-only transformer.  Sizes count values or tokens; names are the field's.
+
+    ``read`` reads the keys that most architectures share.  A subclass with keys of its own
+    adds fields and extends ``read``; a key that no field reads has no effect.
+    """
+
+    eps_key: ClassVar[str] = "attention.layer_norm_rms_epsilon"
+    """The key of the norms' epsilon."""
+    neox: ClassVar[bool] = True
+    """How rotary positions pair a head's values, see ``Rope``."""
+
+    mixture: ClassVar[bool] = False
+    """Whether it may have experts."""
+
+    architecture: str
+    name: str
+    n_layers: int
+    n_embd: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    n_ff: int
+    vocab_size: int
+    context_length: int
+    norm_eps: float
+    n_rot: int
+    rope_base: float
+    rope_scaling: RopeScaling
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        """The hyperparameters of a file; ``own`` are the fields that the subclass has read itself.
+
+        Raises UnsupportedModelError for values that no model can have.
+        """
+        causal = keys.get("attention.causal")
+        if causal is not None and causal is not True:
+            raise keys.refuse("attention.causal", "True for a model that writes text")
+        n_embd = keys.whole("embedding_length")
+        n_heads = keys.whole("attention.head_count", high=MAX_HEADS)
+        n_kv_heads = keys.whole("attention.head_count_kv", n_heads, high=MAX_HEADS)
+        if n_heads % n_kv_heads:
+            raise keys.fail("attention.head_count_kv", n_kv_heads, f"a divisor of the {n_heads} heads")
+        context_length = keys.whole("context_length", high=MAX_CONTEXT)
+        head_dim = _head_dim(keys, n_embd, n_heads)
+        n_rot = keys.whole("rope.dimension_count", head_dim, low=0, high=MAX_HEADS)
+        if n_rot > head_dim or n_rot % 2:
+            raise keys.fail("rope.dimension_count", n_rot, f"an even number up to the head's {head_dim}")
+        shared: dict[str, Any] = {
+            "architecture": keys.architecture,
+            "name": keys.name(),
+            "n_layers": keys.whole("block_count", high=MAX_LAYERS),
+            "n_embd": n_embd,
+            "n_heads": n_heads,
+            "n_kv_heads": n_kv_heads,
+            "head_dim": head_dim,
+            "n_ff": keys.whole("feed_forward_length", high=1 << 24),
+            "vocab_size": keys.vocab_size(),
+            "context_length": context_length,
+            "norm_eps": keys.real(cls.eps_key, low=0.0, high=1.0),
+            "n_rot": n_rot,
+            "rope_base": keys.real("rope.freq_base", 10000.0, low=1e-3),
+            "rope_scaling": RopeScaling.read(keys, context_length),
+        }
+        return cls(**(shared | own))
+
+    def states(self) -> list[State]:
+        """What a sequence remembers, in the order in which ``forward`` gets it: here keys and values a layer."""
+        return [KV(self.n_kv_heads, self.head_dim, self.head_dim)] * self.n_layers
+
+    @abstractmethod
+    def forward(self, b: Ops, w: Weights, states: Sequence[StateHandle]) -> None:
+        """One pass over the tokens of a run, from their ids to logits."""
+
+    # ---- parts of a forward pass ----------------------------------------------------
+
+    def embedding(self, w: Weights) -> Matrix:
+        """token_embd [vocab_size, n_embd]."""
+        return w.matrix("token_embd", self.vocab_size, self.n_embd)
+
+    def output_matrix(self, w: Weights) -> Matrix:
+        """output [vocab_size, n_embd]; models without it use the embedding."""
+        return w.matrix("output", self.vocab_size, self.n_embd) if w.has("output") else self.embedding(w)
+
+    def norm(self, b: Ops, w: Weights, x: Value, name: str) -> Value:
+        """The norm with the weights ``name`` over the whole width of x."""
+        return b.rms_norm(x, w.vector(name, x.n), self.norm_eps)
+
+    def qkv(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
+        """Queries [n_heads * head_dim], keys and values [n_kv_heads * head_dim], with the biases the file has."""
+        n_q, n_kv = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        name = f"blk.{layer}.attn_"
+        if w.has(f"{name}qkv"):
+            fused = w.matrix(f"{name}qkv", n_q + 2 * n_kv, self.n_embd)
+            parts = [fused.rows(0, n_q), fused.rows(n_q, n_kv), fused.rows(n_q + n_kv, n_kv)]
+        else:
+            sizes = {"q": n_q, "k": n_kv, "v": n_kv}
+            parts = [w.matrix(name + p, n, self.n_embd) for p, n in sizes.items()]
+        if w.has(f"{name}qkv.bias"):
+            biases: list[Vector | None] = [*w.vector_parts(f"{name}qkv.bias", (n_q, n_kv, n_kv))]
+        else:
+            biases = [
+                w.optional_vector(f"{name}{p}.bias", part.n_rows)
+                for p, part in zip("qkv", parts, strict=True)
+            ]
+        q, k, v = (b.linear(x, part, bias) for part, bias in zip(parts, biases, strict=True))
+        return q, k, v
+
+    def normed_qkv(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
+        """``qkv`` with an RMS norm over each head of q and k."""
+        q, k, v = self.qkv(b, w, x, layer)
+        q_norm, k_norm = (w.vector(f"blk.{layer}.attn_{p}_norm", self.head_dim) for p in "qk")
+        q = b.head_rms_norm(q, q_norm, self.n_heads, self.norm_eps)
+        return q, b.head_rms_norm(k, k_norm, self.n_kv_heads, self.norm_eps), v
+
+    def attention(
+        self,
+        b: Ops,
+        w: Weights,
+        qkv: tuple[Value, Value, Value],
+        layer: int,
+        state: StateHandle,
+        rope: Rope,
+        *,
+        scale: float | None = None,
+        cap: float = 0.0,
+        output_bias: bool = False,
+        position_scale: Any = None,
+    ) -> Value:
+        """Rotate, concatenate to the cache, attend, project: [n_embd].
+
+        scale: of the scores, 1 / sqrt(head_dim) unless given; position_scale as in ``Ops.rope``.
+        """
+        q, k, v = qkv
+        q = b.rope(q, self.n_heads, rope, self.head_dim**-0.5 if scale is None else scale, position_scale)
+        k = b.rope(k, self.n_kv_heads, rope)
+        b.store(k, v, state)
+        a = b.attend(q, state, self.n_heads, cap)
+        name = f"blk.{layer}.attn_output"
+        bias = w.optional_vector(f"{name}.bias", self.n_embd) if output_bias else None
+        return b.linear(a, w.matrix(name, self.n_embd, self.n_heads * self.head_dim), bias)
+
+    def feed_forward(
+        self, b: Ops, w: Weights, x: Value, layer: int, activation: str = "silu", biases: bool = False
+    ) -> Value:
+        """down(activation(gate x) * up x), Shazeer's gated unit (arXiv:2002.05202): [n_embd]."""
+
+        def project(source: Value, name: str, n_rows: int, n_cols: int) -> Value:
+            name = f"blk.{layer}.ffn_{name}"
+            bias = w.optional_vector(f"{name}.bias", n_rows) if biases else None
+            return b.linear(source, w.matrix(name, n_rows, n_cols), bias)
+
+        gate, up = project(x, "gate", self.n_ff, self.n_embd), project(x, "up", self.n_ff, self.n_embd)
+        return project(b.gated(gate, up, activation), "down", self.n_embd, self.n_ff)
+
+    def rope(self, factors: np.ndarray | None = None) -> Rope:
+        """The rotation of the model; ``factors`` divides the frequencies, float64 [n_rot / 2]."""
+        return Rope.of(self.n_rot, self.rope_base, self.neox, self.rope_scaling, factors)
+
+    def rope_factors(self, w: Weights, name: str) -> np.ndarray | None:
+        """A tensor of frequency divisors, float64 [n_rot / 2], if the file has it."""
+        return w.values(name, self.n_rot // 2) if w.has(name) else None
+
+    def longrope_factors(self, b: Ops, w: Weights) -> np.ndarray | None:
+        """LongRoPE's divisors: the long ones where the model is opened for more than the original context."""
+        long, short = (self.rope_factors(w, f"rope_factors_{which}") for which in ("long", "short"))
+        return long if b.n_ctx > self.rope_scaling.original_context else short
+
+
+def check_same_heads(keys: Keys, head_dim: int, n_rot: int) -> None:
+    """Refuse sliding-window layers whose heads are not those of the other layers."""
+    for key, expected in (
+        ("attention.key_length_swa", head_dim),
+        ("attention.value_length_swa", head_dim),
+        ("rope.dimension_count_swa", n_rot),
+    ):
+        if keys.whole(key, expected, low=0) != expected:
+            raise keys.refuse(key, f"{expected} as in the other layers")
+
+
+def _head_dim(keys: Keys, n_embd: int, n_heads: int) -> int:
+    head_dim = keys.whole("attention.key_length", n_embd // n_heads, high=MAX_HEADS)
+    if head_dim < 1:
+        raise keys.fail("attention.head_count", n_heads, f"at most the embedding's {n_embd} values")
+    if keys.whole("attention.value_length", head_dim, high=MAX_HEADS) != head_dim:
+        raise keys.refuse("attention.value_length", f"the key length {head_dim}")
+    return head_dim

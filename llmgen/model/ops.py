@@ -1,0 +1,85 @@
+"""The vocabulary in which architectures write their forward pass.
+
+A backend implements it.  ``llmgen.backends.numpy`` computes at once; the recorders of
+``llmgen.backends.cpu`` write down a program that is run later.  So a forward pass must not
+look at the numbers in a value, and nothing here speaks of addresses, threads or devices.
+
+A value of n stands for float32 [tokens, n], for the tokens of the present run.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from llmgen.model.rope import Rope
+from llmgen.model.weights import Matrix, Vector
+
+Value: TypeAlias = Any
+"""A backend's own class with an attribute ``n``."""
+StateHandle: TypeAlias = Any
+"""A backend's own: one of the states that the architecture asked for, as it lies in a sequence."""
+
+
+class Ops(Protocol):
+    """What a forward pass may do.  A value must not be changed in place once it has been used elsewhere."""
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens of context for which the model was opened."""
+
+    def embed(self, w: Matrix, scale: float = 1.0) -> Value:
+        """scale * the row of w that belongs to each token: [tokens, w.n_cols]."""
+
+    def rms_norm(self, x: Value, w: Vector, eps: float) -> Value:
+        """x / sqrt(mean(x^2) + eps) * w over the whole width."""
+
+    def layer_norm(self, x: Value, w: Vector, bias: Vector | None, eps: float) -> Value:
+        """(x - mean) / sqrt(var + eps) * w + bias over the whole width."""
+
+    def head_rms_norm(self, x: Value, w: Vector, n_heads: int, eps: float) -> Value:
+        """``rms_norm`` of each of the n_heads heads of x by itself, in place.
+
+        w: [head_dim] for all heads, or [n_heads, head_dim].
+        """
+
+    def head_layer_norm(self, x: Value, w: Vector, n_heads: int, eps: float) -> Value:
+        """The same with ``layer_norm``, without a bias."""
+
+    def rope(
+        self,
+        x: Value,
+        n_heads: int,
+        rope: Rope,
+        scale: float = 1.0,
+        position_scale: np.ndarray | None = None,
+    ) -> Value:
+        """Rotate each of the n_heads heads of x by its token's position, times ``scale``; in place.
+
+        position_scale: one more factor for each position, float32 [n_ctx].
+        """
+
+    def store(self, k: Value, v: Value, state: StateHandle) -> None:
+        """Concatenate keys [tokens, n_kv_heads * key_dim] and values to a ``KV`` state."""
+
+    def attend(self, q: Value, state: StateHandle, n_heads: int, cap: float = 0.0) -> Value:
+        """softmax(q k^T) v over a ``KV`` state, within its window: [tokens, n_heads * value_dim].
+
+        q is already scaled.  cap: scores become cap * tanh(score / cap); 0: they stay.
+        """
+
+    def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
+        """x @ w.T + bias: [tokens, w.n_cols] -> [tokens, w.n_rows]."""
+
+    def add(self, x: Value, y: Value) -> Value:
+        """x + y, of the same shape."""
+
+    def activate(self, x: Value, activation: str) -> Value:
+        """activation(x), value by value; activation: 'silu' or 'gelu' (its tanh form)."""
+
+    def gated(self, gate: Value, up: Value, activation: str) -> Value:
+        """activation(gate) * up, of the same shape."""
+
+    def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
+        """x @ w.T + bias for the tokens whose logits are wanted, soft-capped.  Ends the forward pass."""

@@ -1,0 +1,150 @@
+"""States of every kind: what lies where, how far back they go, what a copy of them holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
+from llmgen.backends.cpu.sequence import Sequence
+from llmgen.backends.cpu.states import PlacedKV, PlacedRecurrent, StateLayout
+from llmgen.errors import ContextFullError, LLMGenError, UnsupportedModelError, UsageError
+from llmgen.model.states import KV, Recurrent
+
+MIXED = [KV(2, 16, 16), Recurrent(24), KV(1, 32, 32, window=100)]
+
+
+def layout(*specs: KV | Recurrent, n_ctx: int = 1024, kv_type: str = "f16") -> StateLayout:
+    return StateLayout(list(specs), n_ctx, 64, kv_type)
+
+
+def advance(seq: Sequence, n: int, mark: int) -> None:
+    """What a run of n tokens does, here: every state gets ``mark`` wherever it may be written."""
+    seq.touch(seq.length + n)
+    for state in seq.layout.states:
+        for first, last in state.spans(seq.length, seq.length + n):
+            seq.memory()[first:last] = mark
+    seq.commit(n)
+
+
+def recurrent(seq: Sequence) -> set[int]:
+    """The bytes that the recurrent state holds."""
+    [state] = [state for state in seq.layout.states if isinstance(state, PlacedRecurrent)]
+    return set(seq.memory()[state.offset : state.offset + 4 * state.n].tolist())
+
+
+def test_states_lie_behind_one_another_on_pages_of_their_own() -> None:
+    placed = layout(*MIXED)
+    end = 0
+    for state in placed.states:
+        spans = sorted(state.spans(0, 1024))
+        assert end <= spans[0][0] < spans[-1][1] <= end + state.nbytes
+        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+        end += state.nbytes
+        assert end % 4096 == 0
+    assert placed.nbytes == end
+
+
+@pytest.mark.parametrize(("kv_type", "element"), [("f16", 2), ("f32", 4)])
+def test_bytes(kv_type: str, element: int) -> None:
+    assert layout(KV(3, 20, 20), kv_type=kv_type).bytes_per_token == 3 * (20 + 32) * element
+    ring = layout(KV(1, 16, 16, window=100), kv_type=kv_type)
+    blocks = -(-(100 + 64) // KEY_BLOCK) + 1
+    assert ring.bytes_for(1024) == ring.bytes_for(10000) == blocks * KEY_BLOCK * 2 * 16 * element
+    assert layout(Recurrent(10)).bytes_for(5) == layout(Recurrent(10)).bytes_for(1000) == 40
+    assert layout(Recurrent(10)).bytes_per_token == 0
+
+
+def test_what_cannot_be_placed_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown KV cache type 'f8'"):
+        layout(KV(1, 16, 16), kv_type="f8")
+    with pytest.raises(UnsupportedModelError, match="keys have 16 values and its values 8"):
+        layout(KV(1, 16, 8))
+
+
+def test_signatures_tell_layouts_apart() -> None:
+    [state] = layout(KV(2, 16, 16)).states
+    [same] = layout(KV(2, 16, 16)).states
+    [longer] = layout(KV(2, 16, 16), n_ctx=2048).states
+    [other] = layout(KV(2, 32, 32)).states
+    assert state.accepts(same.signature(), 1024)
+    assert state.accepts(longer.signature(), 1024)  # the same bytes as long as both have the blocks
+    assert not state.accepts(longer.signature(), 1025)
+    assert not state.accepts(other.signature(), 10)
+    assert not state.accepts([1], 10)
+    [recurrent_state] = layout(Recurrent(8)).states
+    assert recurrent_state.accepts([8], 10)
+    assert not recurrent_state.accepts([9], 10)
+
+
+def test_a_ring_forgets_block_by_block() -> None:
+    [ring] = layout(KV(1, 16, 16, window=100)).states
+    assert isinstance(ring, PlacedKV)
+    kept = ring.blocks * KEY_BLOCK
+    assert ring.shortest_cut(kept) == 0
+    assert ring.shortest_cut(kept + 1) == KEY_BLOCK + 100 - 1
+    assert ring.shortest_cut(kept + KEY_BLOCK + 1) == 2 * KEY_BLOCK + 100 - 1
+
+
+# --- recurrent states ---
+
+
+def test_a_recurrent_state_goes_back_to_a_checkpoint_only() -> None:
+    seq = Sequence(layout(*MIXED))
+    advance(seq, 50, mark=1)
+    seq.checkpoint()
+    advance(seq, 30, mark=2)
+    assert [seq.cut_point(n) for n in (80, 79, 51, 50, 49, 0)] == [80, 50, 50, 50, 0, 0]
+    with pytest.raises(ContextFullError, match="cannot cut back to 60"):
+        seq.truncate(60)
+    assert (seq.length, recurrent(seq)) == (80, {2})
+    seq.truncate(50)
+    assert (seq.length, recurrent(seq)) == (50, {1})
+    advance(seq, 10, mark=3)
+    seq.truncate(50)  # the checkpoint serves again
+    assert recurrent(seq) == {1}
+    seq.clear()
+    assert (seq.length, recurrent(seq), seq.cut_point(50)) == (0, {0}, 0)
+
+
+def test_a_run_that_did_not_end_leaves_no_half_state() -> None:
+    seq = Sequence(layout(*MIXED))
+    advance(seq, 20, mark=1)
+    seq.checkpoint()
+    advance(seq, 5, mark=2)
+    seq.memory()[:] = 9  # a run wrote, and was stopped
+    seq.abandon()
+    assert (seq.length, recurrent(seq)) == (20, {1})
+    fresh = Sequence(layout(*MIXED))
+    advance(fresh, 5, mark=2)
+    fresh.abandon()  # no checkpoint: from the beginning
+    assert (fresh.length, recurrent(fresh)) == (0, {0})
+    keys = Sequence(layout(KV(2, 16, 16)))
+    advance(keys, 5, mark=2)
+    keys.abandon()  # keys behind the length do no harm
+    assert keys.length == 5
+
+
+def test_forks_and_copies_carry_recurrent_states_and_checkpoints() -> None:
+    seq = Sequence(layout(*MIXED))
+    advance(seq, 40, mark=1)
+    seq.checkpoint()
+    advance(seq, 2, mark=2)
+    fork = seq.fork()
+    advance(seq, 1, mark=3)
+    assert recurrent(fork) == {2}
+    fork.truncate(40)
+    assert recurrent(fork) == {1}
+    fork.become(seq, 40)
+    assert (fork.length, recurrent(fork), fork.cut_point(41)) == (43, {3}, 40)
+    for mine, its in zip(seq.filled(), fork.filled(), strict=True):
+        np.testing.assert_array_equal(mine, its)
+
+
+def test_a_sequence_without_recurrent_states_needs_no_checkpoint() -> None:
+    seq = Sequence(layout(KV(2, 16, 16)))
+    advance(seq, 30, mark=1)
+    seq.checkpoint()
+    assert [seq.cut_point(n) for n in (30, 17, 1)] == [30, 17, 1]
+    with pytest.raises(LLMGenError, match="choose 0 to 30"):
+        seq.truncate(31)
