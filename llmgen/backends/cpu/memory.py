@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llmgen.backends.cpu.kernels import cgroup
+from llmgen.backends.cpu.runtime import cgroup
 from llmgen.errors import LLMGenError
 
 _BESIDES = 256 << 20

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmgen.backends.cpu.kernels.store import ObjectStore, readable_stores, warn_not_kept, writable_store
 from llmgen.backends.cpu.runtime.cpu import target
+from llmgen.backends.cpu.runtime.store import ObjectStore, readable_stores, warn_not_kept, writable_store
 from llmgen.backends.cpu.runtime.threads import usable_cores
 from llmgen.errors import KernelError
 from llmgen.files import folder_lock

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from llmgen.backends.cpu.kernels import cgroup
+from llmgen.backends.cpu.runtime import cgroup
 from llmgen.errors import UsageError
 
 

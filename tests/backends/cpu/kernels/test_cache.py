@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from llmgen.backends.cpu.kernels.store import ObjectStore, readable_stores, writable_store
-from llmgen.backends.cpu.runtime import library, store
+from llmgen.backends.cpu.runtime import library, sources
 from llmgen.backends.cpu.runtime.cpu import target
 from llmgen.backends.cpu.runtime.library import KernelLibrary
+from llmgen.backends.cpu.runtime.store import ObjectStore, readable_stores, writable_store
 from llmgen.errors import KernelError
 
 KERNEL = "team:dismiss"  # a small one
@@ -292,35 +292,60 @@ def test_a_damaged_file_is_compiled_again(
     assert store.load(KERNEL, LEVEL) == code
 
 
-def test_the_key_follows_sources_versions_and_instructions(
+def test_the_name_follows_a_kernels_own_sources(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def key() -> str:
-        store._sources_hash.cache_clear()
-        return ObjectStore(root).path(KERNEL, LEVEL).parent.name
+    def names() -> dict[str, Path]:
+        sources.forget()
+        kernels = ("norms:rms_norm", "quants.panel:q4_0", "team:work")
+        return {name.split(":")[0]: ObjectStore(root).path(name, LEVEL) for name in kernels}
 
-    copy = tmp_path / "copy"
-    shutil.copytree(Path(store.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    copies = {"_KERNELS": tmp_path / "kernels", "_RUNTIME": tmp_path / "runtime"}
+    for name, copy in copies.items():
+        shutil.copytree(getattr(sources, name), copy, ignore=shutil.ignore_patterns("__pycache__"))
+    original = names()
+    monkeypatch.setattr(sources, "_KERNELS", copies["_KERNELS"])
+    monkeypatch.setattr(sources, "_COMPILER", (tmp_path / "runtime/compile.py", tmp_path / "runtime/cpu.py"))
     try:
-        original = key()
-        monkeypatch.setattr(store, "__file__", str(copy / "store.py"))
-        assert key() == original
-        for changed in (copy / "norms.py", copy / "quants" / "legacy.py"):
-            before = changed.read_text(encoding="utf-8")
-            changed.write_text(before + "\n# a comment\n", encoding="utf-8")
-            assert key() != original
-            changed.write_text(before, encoding="utf-8")
-        assert key() == original
-        (copy / "new.py").write_text("")
-        assert key() != original
-        (copy / "new.py").unlink()
+        assert names() == original
+        for changed, whose in (
+            ("kernels/norms.py", {"norms"}),
+            ("kernels/quants/legacy.py", {"quants.panel"}),
+            ("kernels/simd.py", {"norms", "quants.panel", "team"}),
+            ("kernels/attention.py", set()),
+            ("runtime/team.py", set()),  # the pool in Python is no source of a kernel
+            ("runtime/compile.py", {"norms", "quants.panel", "team"}),
+        ):
+            path = tmp_path / changed
+            before = path.read_text(encoding="utf-8")
+            path.write_text(before + "\n# a comment\n", encoding="utf-8")
+            now = names()
+            assert {name for name in now if now[name] != original[name]} == whose
+            path.write_text(before, encoding="utf-8")
+        assert names() == original
         monkeypatch.setattr("importlib.metadata.version", lambda name: f"0.0-{name}")
-        assert key() != original
+        assert all(now != then for now, then in zip(names().values(), original.values(), strict=True))
     finally:
         monkeypatch.undo()
-        store._sources_hash.cache_clear()
+        sources.forget()
     levels = {ObjectStore(root).path(KERNEL, level).parent for level in (LEVEL, "generic")}
     assert len(levels) == (1 if LEVEL == "generic" else 2)
+
+
+def test_every_import_of_a_kernel_is_a_source() -> None:
+    """What a kernel's module really loads of the package, numba's own process asked."""
+    modules = ("norms", "attention", "choice", "team", "quants.matvec", "quants.rows", "cache")
+    code = """
+import importlib, sys
+package = "llmgen.backends.cpu.kernels"
+importlib.import_module(f"{package}.{sys.argv[1]}")
+print(*(sys.modules[name].__file__ for name in list(sys.modules) if name.startswith(package + ".")))
+"""
+    for module in modules:
+        loaded = subprocess.run(
+            [sys.executable, "-c", code, module], capture_output=True, text=True, check=True
+        )
+        assert set(map(Path, loaded.stdout.split())) <= set(sources.sources_of(module))
 
 
 # --- processes ---
@@ -342,7 +367,7 @@ def test_of_several_processes_one_compiles(root: Path) -> None:
         ways.append(out.splitlines()[-1])
     assert sorted(ways) == ["compiled", "loaded", "loaded"]
     files = objects(root)
-    assert [f.name for f in files] == ["team.dismiss.o", "team.post.o"]  # nothing temporary is left
+    assert [f.name.split("-")[0] for f in files] == ["team.dismiss", "team.post"]  # nothing temporary is left
     assert all(stored().load(name, LEVEL) for name in (KERNEL, OTHER))
 
 

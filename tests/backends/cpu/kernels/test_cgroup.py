@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmgen.backends.cpu.kernels import cgroup
 from llmgen.backends.cpu.memory import available_bytes
+from llmgen.backends.cpu.runtime import cgroup
 from llmgen.backends.cpu.runtime.threads import usable_cores
 
 

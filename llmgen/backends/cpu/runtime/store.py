@@ -1,8 +1,8 @@
 """Where the object code of compiled kernels is kept between processes.
 
-A file can never be stale: its folder's name is a hash over the kernel sources, the
-versions of numba, llvmlite and Python, and the exact instruction set; a file that was cut
-short or altered fails its checksum.  Object code is code, so only folders are read that
+A file can never be stale: its name has a hash over the sources of its kernel and the
+versions of numba, llvmlite and Python, its folder's name one over the exact instruction
+set; a file that was cut short or altered fails its checksum.  Object code is code, so only folders are read that
 nobody but the user and the system's administrator can write.  A folder that can be read
 and not written, as in a container, is as good as any while it holds what is needed.
 """
@@ -13,32 +13,16 @@ import hashlib
 import os
 import shutil
 import stat
-import sys
 import tempfile
 import warnings
-from functools import lru_cache
 from pathlib import Path
 
 from llmgen.backends.cpu.runtime.cpu import target
+from llmgen.backends.cpu.runtime.sources import sources_hash
 from llmgen.files import replacing
 
 _MAGIC = b"llmgen-object-1\n"
 _OTHERS_WRITE = 0o022
-
-
-@lru_cache(maxsize=1)
-def _sources_hash() -> str:
-    """Hash of every kernel source, of the compiler's versions, and of nothing else."""
-    from importlib.metadata import version
-
-    digest = hashlib.sha256()
-    root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes())
-    versions = [version("numba"), version("llvmlite"), sys.version, sys.platform]
-    digest.update("\n".join(versions).encode())
-    return digest.hexdigest()
 
 
 class ObjectStore:
@@ -50,10 +34,9 @@ class ObjectStore:
     def path(self, name: str, level: str) -> Path:
         """The file of a kernel; the kernels of a level are in one folder."""
         chosen = target(level)
-        key = hashlib.sha256(
-            f"{_sources_hash()}\n{chosen.level}\n{chosen.cpu}\n{chosen.features}".encode()
-        ).hexdigest()
-        return self.folder / key[:24] / (name.replace(":", ".") + ".o")
+        key = hashlib.sha256(f"{chosen.level}\n{chosen.cpu}\n{chosen.features}".encode()).hexdigest()
+        sources = sources_hash(name.split(":")[0])
+        return self.folder / key[:24] / f"{name.replace(':', '.')}-{sources[:24]}.o"
 
     def load(self, name: str, level: str) -> bytes | None:
         """Object code, or None where there is none that can be trusted."""
