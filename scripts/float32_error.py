@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from engines import engine, in_chunks, one_by_one
 from llmgen import Tokenizer
-from naive import Oracle
+from naive import logits as numpy_logits
 from naive.float32 import float32_copy
 
 
@@ -38,7 +38,7 @@ def main() -> None:
 
 def errors(source: Path, tokens: list[int]) -> dict[str, float]:
     """The largest absolute error of any logit, by the way it was computed."""
-    truth = Oracle(source).logits(tokens)
+    truth = numpy_logits(source, tokens)
     with tempfile.TemporaryDirectory() as folder:
         path = float32_copy(source, Path(folder) / "f32.gguf")
         with engine(path, n_threads=2, kv_type="f32", n_ctx=len(tokens)) as model:
@@ -47,7 +47,7 @@ def errors(source: Path, tokens: list[int]) -> dict[str, float]:
             seq.clear()
             ours["token by token"] = one_by_one(model, seq, tokens)
             seq.close()
-    ours["numpy in float32"] = Oracle(source, dtype=np.float32).logits(tokens)
+    ours["numpy in float32"] = numpy_logits(source, tokens, dtype=np.float32)
     return {name: float(np.abs(logits - truth).max()) for name, logits in ours.items()}
 
 

@@ -10,7 +10,7 @@ import pytest
 import tiny
 from llmgen import LLM, ModelFileError, hub
 from llmgen.api import KVType
-from llmgen.backends.cpu.sequence import KV_BYTES
+from llmgen.backends.cpu.states import KV_BYTES
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import models
 from engines import engine, in_chunks, one_by_one
 from llmgen import Tokenizer
 from llmgen.backends.cpu.model import Model
-from naive import Oracle
+from naive import logits as numpy_logits
 from naive.float32 import float32_copy
 from shared import DATA
 
@@ -125,7 +125,7 @@ def test_float32_is_within_1e_4_of_float64_on_every_logit(tmp_path: Path) -> Non
     path = float32_copy(models.smollm2(), tmp_path / "f32.gguf")
     tokens = Tokenizer.from_gguf(path).encode(TEXT)
     assert len(tokens) >= 40
-    truth = Oracle(path).logits(tokens)
+    truth = numpy_logits(path, tokens)
     worst = {}
     for kv_type in ("f32", "f16"):
         with engine(path, n_threads=2, kv_type=kv_type) as model:
