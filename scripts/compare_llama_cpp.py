@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from llmgen.backends.cpu.runtime.threads import usable_cores
-from llmgen.cli.benchmark import read_bandwidth, weight_bytes_per_token
+from llmgen.cli.bench.measure import read_bandwidth, weight_bytes_per_token
 from llmgen.gguf import GGUFFile
 
 HERE = Path(__file__).resolve().parent

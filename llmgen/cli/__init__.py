@@ -1,11 +1,12 @@
 """The command line: the only part of llmgen that prints.
 
-commands/   one file per command
 app.py      the table of commands, loaded lazily
-exits.py    exceptions -> one sentence on stderr and an exit code
-options.py  options that several commands share
-output.py   tables, numbers and untrusted text for the terminal
-wrapping.py where a terminal's rows end; growing.py and plain.py do that while text streams in
+run/, batch/, bench/, chat/, chats/, tokenize/
+            a command each: command.py holds its options and its help
+inspect.py, list.py, perplexity.py, pull.py, warmup.py
+            commands of one file
+common/     what several commands share: options, models, templates, exit codes
+terminal/   how text reaches a terminal or a pipe: output, progress, wrapping
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def main() -> None:
     # until errors are reported, and again when nothing is left to report, Ctrl-C just ends the process
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from llmgen.cli.exits import reporting
+    from llmgen.cli.common.exits import reporting
 
     with reporting():
         from llmgen.cli.app import run

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from llmgen.cli.arguments import reading_texts
-from llmgen.cli.config import Command
-from llmgen.cli.verbose import with_volume
+from llmgen.cli.common.arguments import reading_texts
+from llmgen.cli.common.config import Command
+from llmgen.cli.common.volume import with_volume
 
 COMMANDS = {
     "run": "Complete one prompt.",
@@ -45,7 +45,9 @@ class _LazyCommands(MutableMapping[str, Any]):
         name = ALIASES.get(name, name)
         if name not in COMMANDS:
             raise KeyError(name)
-        module = importlib.import_module(f"llmgen.cli.commands.{name}")
+        module = importlib.import_module(f"llmgen.cli.{name}")
+        if hasattr(module, "__path__"):
+            module = importlib.import_module(f"llmgen.cli.{name}.command")
         if hasattr(module, "app"):  # a command that has commands of its own
             return typer.main.get_command(_with_volumes(module.app))
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -60,7 +62,7 @@ class _LazyCommands(MutableMapping[str, Any]):
         return len(COMMANDS)
 
     def __setitem__(self, name: str, command: Any) -> None:
-        raise TypeError("add a command to COMMANDS and a file to llmgen/cli/commands")
+        raise TypeError("add a command to COMMANDS and a file to llmgen/cli")
 
     __delitem__ = __setitem__  # type: ignore[assignment]
 
@@ -75,7 +77,7 @@ def _with_volumes(app: typer.Typer) -> typer.Typer:
 
 def _with_other_names(command: Any) -> Any:
     """Let a command take its options by the names that they have in other programs."""
-    from llmgen.cli.options import own_flag
+    from llmgen.cli.common.options import own_flag
 
     flags = {flag.lstrip("-") for parameter in command.params for flag in parameter.opts}
 
@@ -110,7 +112,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from llmgen.cli.versions import versions
+        from llmgen.cli.common.machine import versions
 
         print(versions())
         raise typer.Exit

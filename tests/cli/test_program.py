@@ -87,7 +87,7 @@ def test_wrong_usage(arguments: list[str], says: str) -> None:
 
 
 def test_an_unexpected_exception_is_one_sentence_and_a_traceback_on_request(tmp_path: Path) -> None:
-    code = "from llmgen.cli.exits import reporting\nwith reporting(): {}['missing']\n"
+    code = "from llmgen.cli.common.exits import reporting\nwith reporting(): {}['missing']\n"
 
     def run(**changes: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -112,7 +112,7 @@ def test_an_unexpected_exception_is_one_sentence_and_a_traceback_on_request(tmp_
 def test_an_error_of_the_system_is_blamed_on_the_output_only_where_it_is_its_own(
     error: str, says: str
 ) -> None:
-    code = f"from llmgen.cli.exits import reporting\nwith reporting(): raise {error}"
+    code = f"from llmgen.cli.common.exits import reporting\nwith reporting(): raise {error}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
     assert refused(done).startswith(says)
 
@@ -120,7 +120,7 @@ def test_an_error_of_the_system_is_blamed_on_the_output_only_where_it_is_its_own
 def test_ctrl_c_that_became_another_error_is_still_ctrl_c() -> None:
     """As Python 3.11 makes a RuntimeError of what a class body's descriptors raise."""
     code = (
-        "from llmgen.cli.exits import reporting\n"
+        "from llmgen.cli.common.exits import reporting\n"
         "with reporting():\n"
         "    try: raise KeyboardInterrupt\n"
         "    except KeyboardInterrupt as error: raise RuntimeError('in an import') from error\n"
@@ -142,7 +142,7 @@ def test_ctrl_c_in_the_import_of_numpy_waits_for_its_end(tmp_path: Path) -> None
     )
     code = (
         f"import sys, time; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from llmgen.cli.exits import reporting\n"
+        "from llmgen.cli.common.exits import reporting\n"
         "with reporting():\n"
         "    import numpy\n"
         "    time.sleep(20)\n"
@@ -173,7 +173,7 @@ def test_ctrl_c_after_the_command_ends_quietly_and_one_that_is_ignored_stays_so(
 
 def test_a_warning_is_one_sentence() -> None:
     code = (
-        "import warnings; from llmgen.cli.exits import reporting\n"
+        "import warnings; from llmgen.cli.common.exits import reporting\n"
         "with reporting(): warnings.warn('the cache\\x1b[2J is full')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
@@ -209,7 +209,7 @@ class TestStreams:
         assert done.returncode == 1
         full = "error: cannot write the output: No space left on device\n"
         assert done.stderr == full
-        code = "from llmgen.cli.exits import reporting\nwith reporting(): print(1, flush=True)"
+        code = "from llmgen.cli.common.exits import reporting\nwith reporting(): print(1, flush=True)"
         with open("/dev/full", "w") as nowhere:
             early = subprocess.run(
                 [sys.executable, "-c", code], stdout=nowhere, stderr=subprocess.PIPE, text=True

@@ -1,5 +1,6 @@
-"""The conversation behind ``llmgen chat``.
+"""``llmgen chat``: a conversation in a terminal or over pipes.
 
+command.py        options, and which model and template
 conversation.py   messages, what the model has seen of them, answers
 joined.py         an answer in several parts: their texts join; fullness.py: a context that fills up
 repl.py           the loop: read, answer, obey
@@ -7,7 +8,5 @@ interrupts.py     Ctrl-C while an answer is made, and signals to leave; keyboard
 commands.py       what begins with a slash
 reading.py        lines from a terminal or a pipe
 screen.py         how an answer appears; markdown.py, tables.py and thinking.py help it
-store.py          conversations in files
-kept.py           the folder of those that are kept by themselves, and who has one open
 clipboard.py      /copy
 """

@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from llmgen.cli.chat import store
 from llmgen.cli.chat.clipboard import copy
 from llmgen.cli.chat.reading import expand
-from llmgen.cli.options import changed, find_option
-from llmgen.cli.output import note, shorten, size, visible
+from llmgen.cli.chats import store
+from llmgen.cli.common.options import changed, find_option
+from llmgen.cli.terminal.output import note, shorten, size, visible
 from llmgen.errors import LLMGenError, UsageError
 
 if TYPE_CHECKING:

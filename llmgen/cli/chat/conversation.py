@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmgen.cli.chat import fullness, thinking
 from llmgen.cli.chat.joined import JoinedStream
-from llmgen.cli.progress import PromptBar
+from llmgen.cli.terminal.progress import PromptBar
 from llmgen.errors import ContextFullError, LLMGenError, UsageError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from llmgen.cli.wrapping import cell_size
+from llmgen.cli.terminal.wrapping import cell_size
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

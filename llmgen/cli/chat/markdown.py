@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, TextIO
 
 from llmgen.cli.chat.inline import inline
 from llmgen.cli.chat.tables import Table, is_row
-from llmgen.cli.growing import Cell, GrowingLine, stops
-from llmgen.cli.plain import Fences
-from llmgen.cli.wrapping import fitting_hang, widest
+from llmgen.cli.terminal.growing import Cell, GrowingLine, stops
+from llmgen.cli.terminal.plain import Fences
+from llmgen.cli.terminal.wrapping import fitting_hang, widest
 
 if TYPE_CHECKING:
     from rich.console import Console

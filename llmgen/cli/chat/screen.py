@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from llmgen.cli.chat.thinking import ThinkSplitter
-from llmgen.cli.growing import watch_for_stops
-from llmgen.cli.output import generated, is_simple
-from llmgen.cli.plain import PlainWriter, Write, answer_writer
+from llmgen.cli.terminal.growing import watch_for_stops
+from llmgen.cli.terminal.output import generated, is_simple
+from llmgen.cli.terminal.plain import PlainWriter, Write, answer_writer
 
 Think = Literal["show", "fold", "hide"]
 

@@ -1,0 +1,247 @@
+"""``llmgen batch``: many prompts, one JSON line out per line in."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmgen.cli.batch.input import Line, Reader, Source, failure, identity
+from llmgen.cli.batch.journal import line_hash
+from llmgen.cli.batch.output import Sink, file_target, open_sink
+from llmgen.cli.common import exits
+from llmgen.cli.common.config import configurable
+from llmgen.cli.common.endings import cut_by, cut_note
+from llmgen.cli.common.loading import open_llm
+from llmgen.cli.common.models import ModelArgument, model_path
+from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
+from llmgen.cli.common.templates import TemplateOption, find_template
+from llmgen.cli.terminal.output import note, say, visible
+from llmgen.cli.terminal.progress import Bar
+from llmgen.errors import LLMGenError, UsageError
+from llmgen.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from llmgen import LLM
+    from llmgen.engine import Answer, Request
+
+
+@configurable
+@model_options
+@sampling_options
+def command(
+    model: ModelArgument,
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="IN.jsonl", help="The prompts, one JSON object or text a line; - reads stdin."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="OUT.jsonl", help="Where the answers go; - is stdout. [default: -]"
+        ),
+    ] = None,
+    slots: Annotated[
+        int, typer.Option("--slots", min=1, max=8, help="Answers computed at the same time.")
+    ] = 8,
+    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Complete texts as they stand, without the chat template.")
+    ] = False,
+    template: TemplateOption = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Forget the answers of a run that was interrupted.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUT.jsonl where it exists.")
+    ] = False,
+    *,
+    engine: EngineOptions,
+    sampling: SamplingParams,
+) -> None:
+    """Complete many prompts, several at a time; one JSON line out per line in, in the same order.
+
+    A line of IN.jsonl is a text, or an object with prompt (a text or token ids) or
+    messages, and optionally system, id, and any sampling option under its name. A bad
+    line gives a line with "error"; the exit code is then 1. --timeout and --seed hold
+    for each line by itself.
+
+    OUT.jsonl appears when all is done. Until then the answers are in OUT.jsonl.part: after
+    an interruption the same command goes on from there.
+    """
+    for flag, value in (("--system", system), ("--template", template)):
+        if raw and value is not None:
+            raise UsageError(f"{flag} needs the chat template that --raw leaves out; give one of them")
+    with closing(Source(source)) as lines:
+        target = file_target(output, lines, restart, overwrite)
+        total = lines.count()  # before the model is loaded, which takes longer
+        path = model_path(model)
+        chat = None if raw else find_template(path, template)
+        if chat is None and system is not None:
+            raise UsageError("--system needs a chat template, and this model has none; leave --system out")
+        with open_llm(path, engine, chat) as llm:
+            if chat is None and not raw:
+                note("this model has no chat template, so texts are completed as they stand")
+            depends_on = {
+                "model": f"{path.name} {llm.model.fingerprint[:16]}",
+                "ctx": llm.n_ctx,
+                "kv_type": llm.model.kv_type,
+                "raw": raw,
+                "system": system,
+                "template": None if chat is None else line_hash(chat.source.encode()),
+                **asdict(sampling),
+            }
+            reader = Reader(llm, sampling, chat, raw, system)
+            with (
+                closing(open_sink(output, target, depends_on, restart, overwrite)) as sink,
+                Bar("answers", total) as bar,
+            ):
+                code = _Run(llm, reader, sink, bar).run(lines, slots, total)
+    if code != exits.DONE:
+        raise typer.Exit(code)
+
+
+@dataclass
+class _Run:
+    """One pass over the input."""
+
+    llm: LLM
+    reader: Reader
+    sink: Sink
+    bar: Bar
+    answers: int = 0
+    tokens: int = 0
+    failed: int = 0
+    timeouts: int = 0
+    unanswered: int = 0
+    exhausted: bool = False
+    cuts: list[str | None] = field(default_factory=list)  # of the answers of this run
+    started: float = field(default_factory=time.perf_counter)
+
+    def run(self, source: Source, slots: int, total: int) -> int:
+        """Answer what has no answer yet; returns the exit code."""
+        is_done = False
+        try:
+            with _ctrl_c() as cancel:
+                requests = self._requests(source, cancel)
+                for answer in self.llm.batch(
+                    requests, slots=slots, cancel=cancel, on_event=self._on_event, on_prompt=self._on_prompt
+                ):
+                    self._take(answer)
+            if self.exhausted and not self.unanswered:
+                self.sink.finish()
+                is_done = True
+        except KeyboardInterrupt:
+            pass
+        except (OSError, MemoryError, LLMGenError):
+            if advice := self.sink.advice():
+                note(f"ended after {self.answers} of {total} answers{advice}")
+            raise
+        if not is_done:
+            note(f"interrupted after {self.answers} of {total} answers{self.sink.advice()}")
+            return exits.INTERRUPTED
+        self._note()
+        if self.failed:
+            return exits.FAILED
+        return exits.TIMEOUT if self.timeouts else exits.DONE
+
+    def _requests(self, source: Source, cancel: threading.Event) -> Iterator[Request]:
+        """The requests of the lines that are to be done; bad lines are answered at once."""
+        from llmgen.engine import Request
+
+        for line in source.lines():
+            if cancel.is_set():  # there may be many lines without a request
+                return
+            self.unanswered += 1
+            ending = self.sink.known(line)
+            if ending is not None:
+                self.timeouts += ending == "timeout"
+                self._count()
+                continue
+            try:
+                ids, params = self.reader.parse(line)
+            except LLMGenError as error:
+                self._fail(line, error)
+                continue
+            yield Request(ids, params, line)
+        self.exhausted = True
+
+    def _take(self, answer: Answer) -> None:
+        """Keep an answer; one that an interruption ended is for the next run."""
+        line: Line = answer.request.key
+        if answer.error is not None:
+            self._fail(line, answer.error, {} if answer.result is None else answer.result.as_dict())
+            return
+        assert answer.result is not None
+        found = {**identity(line), **answer.result.as_dict()}
+        if answer.result.finish_reason == "interrupted":
+            self.sink.partial(line, found)
+            return
+        self.timeouts += answer.result.finish_reason == "timeout"
+        self.cuts.append(cut_by(answer.result))
+        self.sink.add(line, found)
+        self._count()
+
+    def _fail(self, line: Line, error: LLMGenError, partial: dict[str, Any] | None = None) -> None:
+        self.failed += 1
+        say(f"line {line.number + 1}: {visible(error)}")
+        self.sink.add(line, {**identity(line), **failure(error), **(partial or {})})
+        self._count()
+
+    def _on_event(self, request: Request, event: Any) -> None:
+        self.tokens += event.token_id is not None
+        self._show()
+
+    def _on_prompt(self, request: Request, done: int, total: int) -> None:
+        line: Line = request.key
+        self._show(f"line {line.number + 1}: {done:,}/{total:,} tokens of its prompt" if done < total else "")
+
+    def _count(self) -> None:
+        self.answers += 1
+        self.unanswered -= 1
+        self._show()
+
+    def _show(self, note: str = "") -> None:
+        rate = self.tokens / max(time.perf_counter() - self.started, 1e-9)
+        self.bar.update(self.answers, note or f"{rate:.1f} tokens/s")
+
+    def _note(self) -> None:
+        """What came of it, on stderr."""
+        seconds = time.perf_counter() - self.started
+        failed = f" ({self.failed} failed)" if self.failed else ""
+        rate = self.tokens / max(seconds, 1e-9)
+        answers = f"{self.answers} answer" + ("s" if self.answers != 1 else "")
+        if (cut := cut_note(self.cuts, self.llm.n_ctx)) is not None:
+            note(cut)
+        note(f"{answers}{failed}, {self.tokens} tokens in {seconds:.1f} s, {rate:.1f} tokens/s")
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[threading.Event]:
+    """A cancel token that Ctrl-C sets, so that no answer is lost between two steps; the second one raises."""
+    cancel = threading.Event()
+
+    def ask(number: int, frame: object) -> None:
+        if cancel.is_set():
+            raise KeyboardInterrupt
+        cancel.set()
+
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    if not in_main or before not in (exits.interrupt, signal.default_int_handler):
+        yield cancel  # somebody else looks after it, or nobody is to
+        return
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield cancel
+    finally:
+        signal.signal(signal.SIGINT, before)

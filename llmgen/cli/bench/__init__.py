@@ -1,0 +1,7 @@
+"""``llmgen bench``: tokens per second.
+
+command.py  options, and the order of the work
+measure.py  the measurements
+report.py   results as a table, CSV, JSON, SQL
+plot.py     results as a picture
+"""

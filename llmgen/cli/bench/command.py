@@ -1,0 +1,267 @@
+"""``llmgen bench``: tokens per second, next to what the machine's memory allows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from llmgen import hub
+from llmgen.cli.bench.report import Format, Report, report_for
+from llmgen.cli.common.config import configurable
+from llmgen.cli.common.loading import compiling
+from llmgen.cli.common.models import complete_model, model_path
+from llmgen.cli.common.options import THREADS_VARIABLE
+from llmgen.cli.terminal.output import note, visible
+from llmgen.cli.terminal.progress import Bar
+from llmgen.errors import LLMGenError, UsageError
+
+if TYPE_CHECKING:
+    from llmgen.backends.cpu.model import Model
+    from llmgen.cli.bench.measure import Bench, Plan, Run, Test
+    from llmgen.gguf import GGUFFile
+
+_T = TypeVar("_T")
+_MOST = 2**31 - 1
+_PROMPT, _GENERATE = "512", "128"
+
+
+@configurable
+def command(
+    model: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL",
+            help="Paths of .gguf files, or names that `llmgen list` shows.",
+            autocompletion=complete_model,
+            show_default=False,
+        ),
+    ],
+    n_prompt: Annotated[
+        str | None,
+        typer.Option(
+            *("-p", "--n-prompt"),
+            metavar="N,...",
+            help="Tests of a prompt of N tokens; 0 for none.",
+            show_default=f"{_PROMPT}; none beside -pg",
+        ),
+    ] = None,
+    n_generate: Annotated[
+        str | None,
+        typer.Option(
+            *("-n", "--n-gen"),
+            metavar="N,...",
+            help="Tests of N generated tokens; 0 for none.",
+            show_default=f"{_GENERATE}; none beside -pg",
+        ),
+    ] = None,
+    prompt_generate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-pg", "--pg", metavar="P,N", help="A test of P prompt and then N generated tokens (repeatable)."
+        ),
+    ] = None,
+    depths: Annotated[
+        str, typer.Option("-d", "--depth", metavar="N,...", help="Tokens already in the context.")
+    ] = "0",
+    repetitions: Annotated[int, typer.Option("-r", "--repetitions", min=1, help="Runs of each test.")] = 5,
+    threads: Annotated[
+        str | None,
+        typer.Option(
+            *("-t", "--threads"),
+            metavar="N,...",
+            help="Threads.",
+            show_default="usable physical cores",
+            envvar=THREADS_VARIABLE,
+        ),
+    ] = None,
+    kv_type: Annotated[
+        str | None,
+        typer.Option("--kv-type", metavar="f16|f32", help="Type of the KV cache.", show_default="f16"),
+    ] = None,
+    no_kv_cache: Annotated[
+        bool,
+        typer.Option("--no-kv-cache", help="Generate by recomputing the whole prefix for each token."),
+    ] = False,
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details",
+            help="Also the time to the first token, the sampler's share of a step, and what the cache saves.",
+        ),
+    ] = False,
+    form: Annotated[
+        Format | None,
+        typer.Option(
+            "--format", help="How the results are written.", show_default="table", show_choices=True
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="The same as --format csv.")] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE.svg",
+            help="Draw tokens per second over depth and threads (.svg, .png or .pdf; needs llmgen[plot]).",
+        ),
+    ] = None,
+) -> None:
+    """Measure prompt processing (pp) and generation (tg) in tokens per second.
+
+    The mean and the standard deviation of the repetitions; for generation also the
+    bytes of weights read per second, and their share of what plain reading reaches
+    on this machine with the same threads. No text is sampled: the tokens are random.
+    Ctrl-C ends it and keeps the tests that are done.
+    """
+    chosen = _format(form, json, as_csv)
+    counts = [None] if threads is None else _numbers("--threads", threads, least=1)
+    all_depths = _numbers("--depth", depths, least=0)
+    pairs = _pairs(n_prompt, n_generate, prompt_generate or [])
+    if plot is not None:
+        from llmgen.cli.bench import plot as bench_plot
+
+        bench_plot.check(plot, all_depths, counts)
+    for name in model:
+        hub.find(name)  # refuses before anything is fetched or measured
+
+    from llmgen.cli.bench.measure import Plan, Test
+
+    tests = tuple(Test(*pair, depth) for depth in all_depths for pair in pairs)
+    plan = Plan(tests, repetitions, kv_cache=not no_kv_cache, details=details)
+    work = _Work(plan, kv_type, report_for(chosen, plan), [])
+    trouble = work.run([(model_path(name), count) for name in model for count in counts])
+    runs = [run for run in work.runs if run.rows]
+    if runs:
+        work.report.end(runs, complete=trouble is None)
+        if plot is not None:
+            bench_plot.draw(plot, runs)
+            note(f"drawn: {visible(plot)}")
+    if trouble is not None:
+        raise trouble
+
+
+def _format(form: Format | None, json: bool, as_csv: bool) -> Format:
+    given = {form} if form is not None else set()
+    given |= {Format.JSON} if json else set()
+    given |= {Format.CSV} if as_csv else set()
+    if len(given) > 1:
+        raise UsageError("--format, --json and --csv exclude each other; give one of them")
+    return given.pop() if given else Format.TABLE
+
+
+def _numbers(flag: str, text: str, least: int) -> list[int]:
+    """Read ``0,4096``; what is there twice counts once."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < least or max(numbers) > _MOST:
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        raise UsageError(
+            f"{flag} must be whole numbers from {least} to {_MOST} with commas between, not {shown!r}"
+        )
+    return list(dict.fromkeys(numbers))
+
+
+def _pairs(n_prompt: str | None, n_generate: str | None, both: list[str]) -> list[tuple[int, int]]:
+    """The prompt and generated tokens of each test; the defaults hold where nothing else is asked for."""
+    prompts = _numbers("-p", n_prompt or ("0" if both else _PROMPT), least=0)
+    generated = _numbers("-n", n_generate or ("0" if both else _GENERATE), least=0)
+    pairs = [*((n, 0) for n in prompts if n), *((0, n) for n in generated if n)]
+    for text in both:
+        pair = _numbers("-pg", text, least=1) if text.count(",") == 1 else []
+        if not pair:
+            raise UsageError(f"-pg must be prompt and generated tokens, such as 512,128, not {text[:40]!r}")
+        pairs.append((pair[0], pair[-1]))  # equal numbers count once
+    if not pairs:
+        raise UsageError("-p 0 and -n 0 leave nothing to measure; give one of them a number of tokens")
+    return list(dict.fromkeys(pairs))
+
+
+@dataclass
+class _Work:
+    """The tests of all models and thread counts; ``runs`` holds what is done, whatever ends it."""
+
+    plan: Plan
+    kv_type: str | None
+    report: Report
+    runs: list[Run]
+
+    def run(self, todo: list[tuple[Path, int | None]]) -> BaseException | None:
+        """Measure; returns what ended it early: the tests that are done are worth as much then."""
+        try:
+            for path, threads in todo:
+                self._measure(path, threads)
+        except (KeyboardInterrupt, LLMGenError, MemoryError) as error:
+            if done := sum(len(run.rows) for run in self.runs):
+                note(f"ended after {done} of {len(todo) * len(self.plan.tests)} tests")
+            return error
+        return None
+
+    def _measure(self, path: Path, threads: int | None) -> None:
+        """Load the model with so many threads and run every test."""
+        from llmgen.backends.cpu.model import Model
+        from llmgen.cli.bench.measure import Bench
+        from llmgen.gguf import GGUFFile
+
+        options: dict[str, Any] = {"kv_type": self.kv_type} if self.kv_type else {}
+        with GGUFFile.open(path) as file:
+            with compiling() as progress:
+                started = time.perf_counter()
+                model = Model.load(
+                    file, n_ctx=self.plan.n_ctx, n_threads=threads, progress=progress, **options
+                )
+            try:
+                run = _begin(path, file, model, self.plan, time.perf_counter() - started)
+                self.runs.append(run)
+                with Bench(model, file, self.plan) as bench:
+                    self._tests(bench, run)
+            finally:
+                model.close()
+
+    def _tests(self, bench: Bench, run: Run) -> None:
+        from llmgen.cli.bench.measure import read_bandwidth
+
+        if self.plan.generates:
+            run.read_rate = _watched("memory bandwidth", lambda: read_bandwidth(run.threads))
+        for test in self.plan.tests:
+            self._test(bench, run, test)
+        if self.plan.details:
+            run.details = _watched("details", bench.details)
+
+    def _test(self, bench: Bench, run: Run, test: Test) -> None:
+        what = f"{run.model}: {test.name}" + (f" at {test.depth}" if test.depth else "")
+        row = _watched(what, lambda: bench.measure(test))
+        run.rows.append(row)
+        self.report.row(run, row)
+
+
+def _begin(path: Path, file: GGUFFile, model: Model, plan: Plan, load_s: float) -> Run:
+    """What is known of a run before its tests."""
+    from llmgen.cli.bench.measure import Run
+    from llmgen.cli.common.summary import describe_file, quantization_name
+
+    facts = describe_file(file)
+    return Run(
+        model=path.name,
+        size=facts["size"],
+        parameters=facts["parameters"],
+        quantization=quantization_name(file),
+        threads=model.n_threads,
+        kv_type=model.layout.kv_type,
+        kv_bytes_per_token=model.kv_bytes_per_token,
+        kv_cache=plan.kv_cache,
+        load_s=load_s,
+    )
+
+
+def _watched(what: str, work: Callable[[], _T]) -> _T:
+    """Do something while a terminal's stderr says what; the line is gone before results are written."""
+    with Bar() as bar:
+        bar.say(visible(what))
+        return work()

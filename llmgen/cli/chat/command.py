@@ -1,0 +1,237 @@
+"""``llmgen chat``: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import ExitStack, closing
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmgen.cli.chat.interrupts import noted
+from llmgen.cli.common.config import configurable
+from llmgen.cli.common.loading import open_llm
+from llmgen.cli.common.models import ModelArgument, model_path
+from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
+from llmgen.cli.common.templates import TemplateOption, find_template
+from llmgen.cli.terminal.output import note, visible
+from llmgen.cli.terminal.plain import WrapOption
+from llmgen.errors import UsageError
+from llmgen.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from llmgen import LLM
+    from llmgen.cli.chat.conversation import Conversation
+    from llmgen.cli.chat.repl import Repl
+    from llmgen.tokenizer import ChatTemplate
+
+
+class Think(StrEnum):
+    """What to do with a model's thoughts."""
+
+    show = "show"
+    fold = "fold"
+    hide = "hide"
+    off = "off"
+
+
+# How templates are told not to think, by the variable that they ask for.
+_WITHOUT_THOUGHTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (r"\benable_thinking\b", {"enable_thinking": False}),  # Qwen, GLM, SmolLM3
+    (r"\bthinking is (not )?defined\b|\b(el)?if (not )?thinking\b", {"thinking": False}),  # DeepSeek, Granite
+    (r"\bthinking_budget\b", {"thinking_budget": 0}),  # Seed-OSS
+)
+
+
+class WhenFull(StrEnum):
+    """The earlier names of --context-full's values here."""
+
+    stop = "stop"
+    drop = "drop"
+
+
+def talk(
+    model: ModelArgument,
+    message: Annotated[
+        str | None, typer.Argument(metavar="MESSAGE", help="The first message.", show_default=False)
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option("--file", "-f", metavar="FILE", help="A text file for the first message (repeatable)."),
+    ] = None,
+    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")] = None,
+    template: TemplateOption = None,
+    think: Annotated[
+        Think, typer.Option("--think", help="A model's thoughts; off asks the template for none.")
+    ] = Think.show,
+    no_markdown: Annotated[bool, typer.Option("--no-markdown", help="Show answers as they are.")] = False,
+    wrap: WrapOption = True,
+    when_full: Annotated[
+        WhenFull | None,
+        typer.Option("--when-full", hidden=True, help="drop is --context-full shift."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout for each answer.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest conversation.")] = False,
+    open: Annotated[
+        str | None,
+        typer.Option(
+            "--open",
+            metavar="CHAT",
+            help="Go on with a conversation: its title, id or number in llmgen chats.",
+        ),
+    ] = None,
+    no_save: Annotated[bool, typer.Option("--no-save", help="Do not keep it for --resume.")] = False,
+    *,
+    engine: EngineOptions,
+    sampling: SamplingParams,
+) -> None:
+    """Talk with a model.
+
+    Type a message and Enter; /help lists the commands. Without a terminal, every
+    line of stdin is a message or a command, after MESSAGE.
+    """
+    from llmgen.cli.chat.commands import attach
+    from llmgen.cli.chat.conversation import Conversation
+    from llmgen.cli.chat.repl import Repl
+    from llmgen.cli.chats import kept
+
+    if sampling.logprobs is not None and not json:
+        raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
+    if message is not None and not message.strip():
+        raise UsageError("the first message is empty; write one, or leave it out")
+    if resume and open is not None:
+        raise UsageError("--resume and --open both choose the conversation; give one of them")
+    chosen = kept.find(open) if open is not None else kept.latest() if resume else None
+    sampling = _when_full(sampling, when_full)
+    models = _Models(engine, template, think)
+    path = model_path(model)
+    try:
+        llm, used = models.open(path)
+        talk = Conversation(
+            *(llm, used, sampling, _say),
+            template_options=_options(used, think),
+            stops=used.stops,
+        )
+        talk.system = system
+        repl = Repl(
+            talk,
+            path,
+            change=models.change,
+            think="show" if think is Think.off else think.value,  # type: ignore[arg-type]
+            markdown=not no_markdown,
+            wraps=wrap,
+            json=json,
+            keep=not no_save,
+            piped=not sys.stdin.isatty(),
+        )
+        if chosen is not None:
+            repl.resume(chosen)
+            talk.system = talk.system if system is None else system
+        for path in file or ():
+            attach(repl, path)
+        with closing(talk):
+            code = _run(repl, message)
+    finally:
+        models.close()
+    if code:
+        raise typer.Exit(code)
+
+
+def _when_full(sampling: SamplingParams, when_full: WhenFull | None) -> SamplingParams:
+    """``--when-full`` is the earlier name of ``--context-full`` here."""
+    if when_full is None:
+        return sampling
+    if when_full is WhenFull.stop and sampling.context_full == "shift":
+        raise UsageError("--when-full stop contradicts --context-full shift; give one of them")
+    from llmgen.cli.chat.commands import WHEN_FULL
+
+    return sampling.with_(context_full=WHEN_FULL[when_full.value])
+
+
+command = configurable(model_options(sampling_options(talk)))
+
+
+class _Models:
+    """The open model, and the change to another one."""
+
+    def __init__(self, engine: EngineOptions, template: str | None, think: Think) -> None:
+        self._engine, self._template, self._think = engine, template, think
+        self._open = ExitStack()
+
+    def open(self, path: Path) -> tuple[LLM, ChatTemplate]:
+        """Load a model; an earlier one stays open."""
+        chosen = find_template(path, self._template)
+        llm = self._open.enter_context(open_llm(path, self._engine, chosen))
+        return llm, chosen or _stand_in(llm)
+
+    def change(self, talk: Conversation, name: str) -> Path:
+        """Load another model and let the conversation go on with it; then the first one goes.
+
+        A failure changes nothing.
+        """
+        path = model_path(name)
+        old, self._open = self._open, ExitStack()
+        try:
+            llm, template = self.open(path)
+            options = _options(template, self._think)
+        except BaseException:
+            self._open.close()
+            self._open = old
+            raise
+        with noted():  # half a change would be the end
+            talk.use(llm, template, template.stops, options)
+        old.close()
+        return path
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._open.close()
+
+
+def _run(repl: Repl, first: str | None) -> int:
+    """With a terminal to type at, or a pipe to read from."""
+    from llmgen.cli.chat import commands
+    from llmgen.cli.chat.keyboard import quiet_terminal
+    from llmgen.cli.chat.reading import Lines, Prompt
+
+    if not sys.stdin.isatty():
+        return repl.run(Lines(), interactive=False, first=first)
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(encoding="utf-8")  # as everywhere, whatever the locale says
+    note("/help lists the commands; Ctrl-D leaves")
+    prompt = Prompt(commands.HELP, lambda line: commands.completions(repl, line), repl.status)
+    with quiet_terminal():
+        try:
+            return repl.run(prompt, interactive=True, first=first)
+        finally:
+            prompt.give_back()
+
+
+def _say(sentence: str) -> None:
+    """A sentence that may hold words of a template."""
+    note(visible(sentence))
+
+
+def _stand_in(llm: LLM) -> ChatTemplate:
+    """A format for a model that brings no template; which, and why, is said."""
+    from llmgen.tokenizer import guess_format
+
+    names = [llm.metadata.get(f"general.{key}") for key in ("name", "finetune", "basename")]
+    format, why = guess_format(llm.tokenizer, names)
+    _say(f"this model has no chat template; using {format.description}, because {why}")
+    tokenizer = llm.tokenizer
+    bos, eos = ("" if id is None else tokenizer.token_text(id) for id in (tokenizer.bos_id, tokenizer.eos_id))
+    return format.template(bos, eos)
+
+
+def _options(template: ChatTemplate, think: Think) -> dict[str, Any]:
+    """What the template is told besides the messages."""
+    if think is not Think.off:
+        return {}
+    for pattern, options in _WITHOUT_THOUGHTS:
+        if re.search(pattern, template.source):
+            return dict(options)
+    raise UsageError("this model's chat template cannot turn thoughts off; --think hide does not show them")

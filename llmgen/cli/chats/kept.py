@@ -1,0 +1,243 @@
+"""The conversations that are kept by themselves: a file for each, in the user's folder for state.
+
+A program that has one open holds a lock beside it, so that two terminals never write the
+same file.  Where the file system has no locks, a file that somebody else has changed is
+found by its size and time, and left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from llmgen.cli.chats import store
+from llmgen.errors import LLMGenError, UsageError
+from llmgen.files import is_at, try_lock
+
+_KEPT = 100
+_KEPT_PIPED = 20
+_PIPED = "-piped"
+_MOST_TITLE = 60
+
+
+def chats_folder() -> Path:
+    """Where the conversations are."""
+    return store.state_folder() / "chats"
+
+
+class KeptFile:
+    """The file of one conversation, which this program alone writes until :meth:`close`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: BinaryIO | None = None
+        self._left = _signature(path)  # as this program has found or left the file
+
+    @classmethod
+    def new(cls, piped: bool) -> KeptFile:
+        """For a conversation that begins now; ``piped``: nobody types it.  Nothing is written yet."""
+        now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
+        return cls(chats_folder() / f"{now}-{os.getpid()}{_PIPED if piped else ''}.json")
+
+    def take(self) -> bool:
+        """Hold the file; False where another program has it open.  Raises OSError."""
+        if self._lock is None:
+            self._lock = _hold(_lock_path(self.path))
+        return self._lock is not None
+
+    def adopt(self) -> None:
+        """From here on somebody types this conversation; the file must be held."""
+        if is_piped(self.path):
+            typed = KeptFile(self.path.with_stem(self.path.stem.removesuffix(_PIPED)))
+            if not typed.path.exists() and typed.take():
+                self.path.rename(typed.path)
+                self.close()
+                self.path, self._lock, self._left = typed.path, typed._lock, _signature(typed.path)
+
+    def write(self, content: dict[str, Any]) -> bool:
+        """Write the conversation; False, and nothing is changed, where it is another program's by now.
+
+        Raises LLMGenError and OSError.
+        """
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = _signature(self.path)
+        if not self.take() or found not in (None, self._left):
+            return False
+        store.save(self.path, content)
+        self._left = _signature(self.path)
+        return True
+
+    def rename(self, title: str) -> None:
+        """Give the conversation a title; when it was last talked does not change.  The file must be held."""
+        state = self.path.stat()
+        self.write({**store.load(self.path), "title": title})
+        os.utime(self.path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+    def discard(self) -> None:
+        """Remove what this program has written: there is nothing left to keep.  Raises OSError."""
+        if self._left is not None and _signature(self.path) == self._left and self.take():
+            self.path.unlink()
+            self._left = None
+
+    def close(self) -> None:
+        """Let others have it."""
+        if self._lock is not None:
+            with suppress(OSError):  # where an open file cannot be removed, an empty one stays
+                _lock_path(self.path).unlink()
+            self._lock.close()
+            self._lock = None
+
+
+def _signature(path: Path) -> tuple[int, int, int] | None:
+    """What tells one state of a file from the next; None where there is no file."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(f".{path.stem}.lock")
+
+
+def _hold(place: Path) -> BinaryIO | None:
+    """The lock file, held; None where another program has it."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    while True:
+        file: BinaryIO = os.fdopen(os.open(place, flags, 0o600), "r+b")
+        state = try_lock(file)
+        if state == "unsupported" or (state == "held" and is_at(file, place)):
+            return file
+        file.close()
+        if state == "taken":
+            return None  # otherwise its last holder has removed it since it was opened
+
+
+def is_piped(path: Path) -> bool:
+    """Whether a conversation came from a pipe only."""
+    return path.stem.endswith(_PIPED)
+
+
+# -- all of them
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One conversation in the folder; where the file cannot be read, ``error`` says why."""
+
+    path: Path
+    changed: datetime
+    title: str = ""
+    named: bool = False
+    """Whether a person has given the title; else it is the first message."""
+    model: str = ""
+    messages: tuple[dict[str, Any], ...] = ()
+    error: str = ""
+
+    @property
+    def id(self) -> str:
+        """What the file is called."""
+        return self.path.stem
+
+
+def files() -> list[Path]:
+    """The files, the one that was written last first."""
+    found = []
+    for path in chats_folder().glob("*.json"):
+        with suppress(OSError):  # another program may have removed it since
+            found.append((path.stat().st_mtime_ns, path))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def entries() -> Iterator[Entry]:
+    """The conversations, the one that was written last first."""
+    for path in files():
+        with suppress(FileNotFoundError):
+            yield read(path)
+
+
+def read(path: Path) -> Entry:
+    """What a file holds.  Raises FileNotFoundError."""
+    changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    try:
+        saved = store.load(path)
+    except LLMGenError as error:
+        return Entry(path, changed, error=str(error))
+    users = [message["content"] for message in saved["messages"] if message["role"] == "user"]
+    named = isinstance(saved.get("title"), str) and bool(saved["title"])
+    title = saved["title"] if named else " ".join(users[0][: 10 * _MOST_TITLE].split()) if users else ""
+    model = Path(str(saved.get("model", ""))).stem
+    return Entry(path, changed, title, named, model, tuple(saved["messages"]))
+
+
+def latest() -> Entry:
+    """The conversation that was written last.  Raises UsageError where there is none."""
+    entry = next((entry for entry in entries() if not entry.error), None)
+    if entry is None:
+        raise UsageError("there is no conversation to resume yet; leave --resume out")
+    return entry
+
+
+def find(name: str) -> Entry:
+    """The conversation with this title, number in the list, or id (or beginning of one).
+
+    Raises UsageError where there is none, or more than one.
+    """
+    listed = list(entries())
+    if name.isascii() and name.isdigit() and len(name) < 4:
+        if 1 <= int(name) <= len(listed):
+            return listed[int(name) - 1]
+        raise UsageError(f"there is no conversation {name}; `llmgen chats` lists {len(listed)} of them")
+    ways = (
+        [entry for entry in listed if entry.id == name],
+        [entry for entry in listed if entry.named and entry.title.casefold() == name.casefold()],
+        [entry for entry in listed if name and entry.id.startswith(name)],
+    )
+    matches = next(filter(None, ways), [])
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise UsageError(
+            f"there is no conversation {name!r}; give a title or a number that `llmgen chats` shows, or an id"
+        )
+    raise UsageError(f"{name!r} are {len(matches)} conversations: {_some(matches)}; give one of these ids")
+
+
+def _some(matches: list[Entry]) -> str:
+    return ", ".join(entry.id for entry in matches[:3]) + (", ..." if len(matches) > 3 else "")
+
+
+def prune() -> None:
+    """Remove the oldest conversations: of those that were typed, and of those from pipes.
+
+    What has a title, what a program has open, and what is no conversation stays.
+    """
+    found = files()
+    typed = [path for path in found if not is_piped(path)]
+    piped = [path for path in found if is_piped(path)]
+    for path in (*typed[_KEPT:], *piped[_KEPT_PIPED:]):
+        with suppress(OSError):
+            entry = read(path)
+            if not entry.named and not entry.error:
+                remove(path)
+    for lock in chats_folder().glob(".*.lock"):  # of programs that were killed
+        kept = KeptFile(lock.with_name(lock.stem.removeprefix(".") + ".json"))
+        with suppress(OSError):
+            if not kept.path.exists() and kept.take():
+                kept.close()
+
+
+def remove(path: Path) -> bool:
+    """Remove a conversation; False where a program has it open.  Raises OSError."""
+    kept = KeptFile(path)
+    if not kept.take():
+        return False
+    path.unlink(missing_ok=True)
+    kept.close()
+    return True

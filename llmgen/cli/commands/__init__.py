@@ -1,1 +1,0 @@
-"""One file per command; each holds a function ``command`` whose signature is the command's options."""

@@ -1,0 +1,400 @@
+"""Options from a file: ``--config FILE``, and a user's defaults in the platform's folder.
+
+The file is TOML or YAML.  Its keys are the long names of options (``max-tokens`` or
+``max_tokens``) and of arguments (``model``, ``prompt``); a table named like a command
+holds keys for that command only, and ``runs`` holds named runs (see ``manifest.py``).
+What is typed wins over the environment, that over ``--config``, and that over the user's
+defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import json
+import os
+import tomllib
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from llmgen.cli.common import help
+from llmgen.cli.common.options import own_flag
+from llmgen.cli.terminal.output import visible
+from llmgen.errors import UsageError
+
+VARIABLE = "LLMGEN_CONFIG"
+COMMANDS = ("run", "chat", "batch", "bench")
+_NAMES = ("config.toml", "config.yaml", "config.yml")
+RUNS = "runs"
+ARGUMENTS = "llmgen.arguments"
+_OWN = {"config", "print_config", "help"}
+_MOST_BYTES = 1 << 20
+_MOST_VALUES = 20_000
+_RECORD = "record"
+
+
+@dataclass
+class Origin:
+    """Where the options of a command come from: the context's ``obj``.
+
+    ``run`` is the name of the run that it is, where the file has several, and ``values``
+    what that file holds; ``sources`` maps an option's name to the file that set it.
+    """
+
+    run: str | None = None
+    values: dict[str, Any] | None = None
+    sources: dict[str, str] = field(default_factory=dict)
+
+
+class Command(TyperCommand):
+    """A command that remembers what was typed after its name: each run of an options file is parsed with it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        formatter.write_usage(ctx.command_path, help.usage(self))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        help.write_panels(self, ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        help.write_examples(str(self.name), formatter)
+
+
+def configurable(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command ``--config`` and ``--print-config``; to be applied last.
+
+    A parameter ``record`` of the command is given its :class:`~llmgen.cli.run.manifest.Record`.
+    """
+    hints = typing.get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
+        for parameter in inspect.signature(command).parameters.values()
+        if parameter.name != _RECORD
+    ]
+    records = _RECORD in inspect.signature(command).parameters
+    keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    context = keyword("context", annotation=typer.Context)
+    added = [
+        keyword("config", default=None, annotation=_CONFIG),
+        keyword("print_config", default=False, annotation=_PRINT),
+    ]
+
+    @functools.wraps(command)
+    def configured(
+        *args: Any, context: typer.Context, config: Path | None, print_config: bool, **values: Any
+    ) -> None:
+        if print_config:
+            print("\n".join(_in_effect(context)))
+            return
+        if records:
+            from llmgen.cli.run.manifest import Record
+
+            values[_RECORD] = Record(origin(context).run, given(context))
+        command(*args, **values)
+
+    del configured.__wrapped__  # Typer must see this signature, not that one
+    configured.__signature__ = inspect.Signature([*own, *added, context])  # type: ignore[attr-defined]
+    configured.__annotations__ = {p.name: p.annotation for p in configured.__signature__.parameters.values()}  # type: ignore[attr-defined]
+    return configured
+
+
+def origin(context: typer.Context) -> Origin:
+    """Where the options of this command come from."""
+    if not isinstance(context.obj, Origin):
+        context.obj = Origin()
+    return context.obj
+
+
+def _load(context: typer.Context, path: Path | None) -> Path | None:
+    """Put what the files say where the parser looks for defaults; called before other options are read.
+
+    A file of several runs is carried out here, each of its runs with a context of its own.
+    """
+    if context.resilient_parsing:  # the shell asks for completions
+        return path
+    state = origin(context)
+    if path is not None and state.values is None:
+        state.values = read_file(path)
+        if RUNS in state.values:
+            from llmgen.cli.run.manifest import perform
+
+            raise typer.Exit(perform(context, path, state.values))
+    found: dict[str, Any] = {}
+    default = user_file()
+    if default is not None:
+        found |= _noted(state, default, _values(context, default, read_file(default), is_default=True))
+    if path is not None:
+        found |= _noted(state, path, _values(context, path, dict(state.values or {}), run=state.run))
+    context.default_map = {**(context.default_map or {}), **found}
+    return path
+
+
+def _noted(state: Origin, file: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """The values, whose source is noted."""
+    state.sources |= dict.fromkeys(values, str(file))
+    return values
+
+
+_CONFIG = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        callback=_load,
+        is_eager=True,
+        help="Options from a TOML or YAML file; what is typed wins.",
+    ),
+]
+_PRINT = Annotated[
+    bool,
+    typer.Option("--print-config", help="Print the options in effect and where each comes from, then exit."),
+]
+
+
+def user_file() -> Path | None:
+    """The user's default options: $LLMGEN_CONFIG (empty: none), else config.toml or .yaml of the user."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    import platformdirs
+
+    folder = Path(platformdirs.user_config_dir("llmgen", appauthor=False))
+    return next((folder / name for name in _NAMES if (folder / name).is_file()), None)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The keys and values of a TOML or YAML file.  Raises UsageError."""
+    if path.suffix not in (".toml", ".yaml", ".yml"):
+        raise UsageError(f"the options file {path} must end in .toml, .yaml or .yml")
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)  # it may be endless
+    except OSError as error:
+        raise UsageError(f"cannot read the options file {path}: {error.strerror or error}") from error
+    if len(data) > _MOST_BYTES:
+        raise UsageError(
+            f"the options file {path} has more than {_MOST_BYTES} bytes; is it a file of options?"
+        )
+    try:
+        text = data.decode("utf-8-sig")
+        values = tomllib.loads(text) if path.suffix == ".toml" else _read_yaml(text)
+    except (ValueError, RecursionError) as error:  # also tomllib's and YAML's own errors
+        reason = " ".join(str(error).split()) or "nested too deeply"
+        raise UsageError(f"the options file {path} cannot be read: {reason}") from error
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise UsageError(f"the options file {path} must hold names and values, such as max-tokens: 64")
+    return values
+
+
+def _read_yaml(text: str) -> Any:
+    """YAML's plain values; a key that is there twice is an error, which YAML leaves open."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Refuses keys that are there twice, and more values than anybody's options: it takes 0.1 ms for each."""
+
+        n_values = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.n_values += 1
+            if self.n_values > _MOST_VALUES:
+                raise ValueError(f"it has more than {_MOST_VALUES} names and values")
+            return super().compose_node(parent, index)
+
+    def mapping(loader: Any, node: Any) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise ValueError("a name must be a text, not a list or a mapping")
+            if key.value in seen:
+                raise ValueError(f"{key.value} is there twice")
+            seen.add(key.value)
+        return dict(yaml.SafeLoader.construct_mapping(loader, node, deep=True))
+
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    try:
+        return yaml.load(text, Loader) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _values(
+    context: typer.Context,
+    path: Path,
+    values: dict[str, Any],
+    is_default: bool = False,
+    run: str | None = None,
+) -> dict[str, Any]:
+    """What a file says about this command, as parser's name -> value; takes ``values`` apart."""
+    command = str(context.info_name)
+    runs = values.pop(RUNS, None)
+    if runs is not None and is_default:
+        raise UsageError(
+            f"{path}: {RUNS} holds named runs, no defaults; give their file to `llmgen run --config`"
+        )
+    tables = {name: values.pop(name) for name in COMMANDS if isinstance(values.get(name), Mapping)}
+    for name, table in tables.items():
+        _refuse_unknown(path, f"[{name}] ", table, _options(context, name))
+    own = _options(context, command)
+    everywhere = set(own) | {key for name in COMMANDS for key in _options(context, name)}
+    if is_default:  # it serves all commands: each takes what it knows
+        _refuse_unknown(path, "", values, everywhere)
+        values = {key: value for key, value in values.items() if _plain(key) in own}
+    for key in values:
+        if _plain(key) not in own and _plain(key) in everywhere:
+            raise UsageError(
+                f"{path}: {visible(key)} is not an option of {command}; put it into a table of its command"
+            )
+    _refuse_unknown(path, "", values, own)
+    parts = [values, tables.get(command, {})]
+    if run is not None:
+        _refuse_unknown(path, f"[{RUNS}.{visible(run)}] ", runs[run], own)
+        parts.append(runs[run])
+    merged: dict[str, tuple[str, Any]] = {}
+    for part in parts:
+        _refuse_twice(path, part)
+        merged |= {_plain(key): (key, value) for key, value in part.items()}
+    return {
+        own[plain].name: _checked(path, key, value, own[plain], context)
+        for plain, (key, value) in merged.items()
+        if value is not None
+    }
+
+
+def _plain(key: str) -> str:
+    return own_flag(key.replace("_", "-"))
+
+
+def _options(context: typer.Context, name: str) -> dict[str, Any]:
+    """The options of a command by their name in a file."""
+    command: Any = context.command
+    if name != context.info_name:
+        group: Any = context.parent.command if context.parent else None
+        command = group.commands.get(name) if group is not None and hasattr(group, "commands") else None
+    return {_key(p): p for p in getattr(command, "params", ()) if p.name not in _OWN}
+
+
+def _key(parameter: Any) -> str:
+    """The name of an option in a file: its long flag, or an argument's name."""
+    flags = [flag for flag in parameter.opts if flag.startswith("--")]
+    return _plain((flags or [parameter.name])[0].removeprefix("--"))
+
+
+def _refuse_unknown(path: Path, where: str, values: Mapping[str, Any], known: Any) -> None:
+    for key in values:
+        if _plain(str(key)) not in known:
+            near = difflib.get_close_matches(_plain(str(key)), sorted(known), n=1, cutoff=0.4)
+            hint = f"; did you mean {near[0]}?" if near else "; `--help` lists the options"
+            raise UsageError(f"{path}: {where}{visible(key)} is not an option{hint}")
+
+
+def _refuse_twice(path: Path, values: Mapping[str, Any]) -> None:
+    """Refuse an option under two of its names, of which one would be lost."""
+    found: dict[str, str] = {}
+    for key in values:
+        if (other := found.setdefault(_plain(key), key)) != key:
+            raise UsageError(
+                f"{path}: {visible(other)} and {visible(key)} are the same option; give one of them"
+            )
+
+
+def _checked(path: Path, key: str, value: Any, parameter: Any, context: typer.Context) -> Any:
+    """The value as the parser would have made it of what a user types; refused with the file's name."""
+    many = getattr(parameter, "multiple", False) or getattr(parameter, "nargs", 1) == -1
+    items = _items(value) if many else [value]
+    for item in items:
+        if not isinstance(item, str | bool | int | float):
+            raise UsageError(
+                f"{path}: {visible(key)} must be one value{' or a list of them' if many else ''}"
+            )
+    if _is_flag(parameter) and not isinstance(value, bool):
+        raise UsageError(f"{path}: {visible(key)} must be true or false, not {visible(value)!r}")
+    if not _is_flag(parameter) and isinstance(value, bool):
+        raise UsageError(f"{path}: {visible(key)} takes a value, not {str(value).lower()}")
+    if _is_flag(parameter):
+        return value
+    typed = [str(item) for item in items]
+    try:
+        parameter.process_value(context, typed if many else typed[0])
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        reason = str(error.message).rstrip(".")  # type: ignore[attr-defined]
+        raise UsageError(f"{path}: {visible(key)}: {reason}") from None
+    return typed if many else typed[0]
+
+
+def _items(value: Any) -> list[Any]:
+    """The items of a list; of a mapping (logit-bias) TOKEN=BIAS."""
+    if isinstance(value, Mapping):
+        return [f"{token}={bias}" for token, bias in value.items()]
+    return value if isinstance(value, list) else [value]
+
+
+def _is_flag(parameter: Any) -> bool:
+    return bool(getattr(parameter, "is_flag", False))
+
+
+def given(context: typer.Context) -> dict[str, Any]:
+    """The options that somebody or something set, by their names in a file."""
+    return {
+        key: context.params.get(parameter.name)
+        for key, parameter in _options(context, str(context.info_name)).items()
+        if _source(context, parameter) != "default"
+    }
+
+
+def _in_effect(context: typer.Context) -> list[str]:
+    """Every option as a line of TOML with its source in a comment; what is not set, as a comment."""
+    run = origin(context).run
+    rows = [] if run is None else [(f"[{RUNS}.{_toml(run)}]", "a run of the options file")]
+    for key, parameter in _options(context, str(context.info_name)).items():
+        value, source = context.params.get(parameter.name), _source(context, parameter)
+        if value is None or value in ([], ()) or value is False and source == "default":
+            shown = _shown_default(parameter)
+            rows.append((f"# {key} = {shown}" if shown else f"# {key}", "default"))
+        else:
+            rows.append((f"{key} = {_toml(value)}", source))
+    width = min(60, max(len(left) for left, _ in rows))
+    return [f"{visible(left).ljust(width)}  # {visible(source)}" for left, source in rows]
+
+
+def _source(context: typer.Context, parameter: Any) -> str:
+    source = context.get_parameter_source(parameter.name)
+    name = source.name if source is not None else "DEFAULT"
+    if name == "COMMANDLINE":
+        return "command line"
+    if name == "ENVIRONMENT":
+        return f"${parameter.envvar}"
+    if name == "DEFAULT_MAP":
+        return origin(context).sources.get(parameter.name, "options file")
+    return "default"
+
+
+def _shown_default(parameter: Any) -> str:
+    """The default that the help shows, where the value itself is left open until later."""
+    if _is_flag(parameter):
+        return "false"
+    shown = getattr(parameter, "show_default", None)
+    if isinstance(shown, str):
+        return shown
+    text = getattr(parameter, "help", None) or ""
+    return text.rpartition("[default: ")[2].removesuffix("]") if "[default: " in text else ""
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return repr(value) if isinstance(value, int | float) else json.dumps(str(value), ensure_ascii=False)

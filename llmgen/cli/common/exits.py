@@ -1,0 +1,245 @@
+"""How a command ends: whatever goes wrong becomes one sentence on stderr and an exit code."""
+
+from __future__ import annotations
+
+import _thread
+import errno
+import io
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TextIO
+
+from llmgen.cli.terminal.output import is_quiet, say, visible
+from llmgen.errors import LLMGenError
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+TIMEOUT = 124
+INTERRUPTED = 130
+
+_AGAIN_S = 0.02
+_CANNOT_WRITE = "cannot write the output"
+_NO_MEMORY = "out of memory; try a smaller context (-c) or a smaller model"
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Run the program inside: raises SystemExit with one of the codes above, always."""
+    try:
+        _prepare_streams()
+        _answer_ctrl_c(interrupt)
+        yield
+        code = DONE
+    except SystemExit as error:
+        _answer_ctrl_c(signal.SIG_DFL)
+        code = error.code if isinstance(error.code, int) else DONE
+    except BaseException as error:
+        _answer_ctrl_c(signal.SIG_DFL)
+        code = _report(error)
+    _answer_ctrl_c(signal.SIG_DFL)
+    raise SystemExit(_flush(code))
+
+
+def _answer_ctrl_c(handler: Callable[..., object] | signal.Handlers) -> None:
+    """Raise KeyboardInterrupt or end at once; where the caller has Ctrl-C ignored or handled, that stays."""
+    try:
+        if signal.getsignal(signal.SIGINT) in (interrupt, signal.default_int_handler, signal.SIG_DFL):
+            signal.signal(signal.SIGINT, handler)
+    except ValueError:
+        pass  # not the main thread, which alone gets signals
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """The answer to Ctrl-C: KeyboardInterrupt, but not within the import of numpy, only once that is done.
+
+    numpy's compiled modules print the exception and make an ImportError of it.
+    """
+    caller = frame
+    while caller is not None:
+        if caller.f_code.co_name == "<module>" and str(caller.f_globals.get("__name__")).startswith("numpy"):
+            again = threading.Timer(_AGAIN_S, _thread.interrupt_main)
+            again.daemon = True
+            again.start()
+            return
+        caller = caller.f_back
+    raise KeyboardInterrupt
+
+
+def _report(error: BaseException) -> int:
+    """Print the sentence for ``error`` on stderr and return its exit code."""
+    if isinstance(error, BrokenPipeError):
+        _silence_stdout()
+        return DONE
+    if _was_interrupted(error):
+        return INTERRUPTED
+    if type(error).__name__ == "Exit" and hasattr(error, "exit_code"):  # Typer's way to end, by its shape
+        return int(error.exit_code)
+    message, code = describe(error)
+    _say(f"error: {visible(message)}")
+    if isinstance(error, OSError) and error.filename is _CANNOT_WRITE:
+        _silence_stdout()  # it would fail once more
+    if os.environ.get("LLMGEN_DEBUG", "0") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(error)
+    return code
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, or an error that Python or a library made of it (as in the middle of an import)."""
+    if isinstance(error, LLMGenError):
+        return False
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def describe(error: BaseException) -> tuple[str, int]:
+    """The message and the exit code of an error."""
+    if isinstance(error, LLMGenError):
+        return str(error), error.exit_code
+    if isinstance(error, MemoryError):
+        return _NO_MEMORY, FAILED
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+        return _describe_usage(error)
+    if isinstance(error, OSError):
+        return _describe_os_error(error), FAILED
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return "the system gives no further thread: fewer (-t), or a higher limit (ulimit -u, -v)", FAILED
+    kind = type(error).__name__
+    return f"unexpected {kind}: {error} (this is a bug; LLMGEN_DEBUG=1 shows where)", FAILED
+
+
+def _describe_os_error(error: OSError) -> str:
+    """Whose trouble it is: a file's (the output's, see :class:`_Output`), or the system's."""
+    reason = error.strerror or str(error)
+    if error.filename:
+        return f"{error.filename}: {reason}"
+    if error.errno == errno.ENOMEM:
+        return _NO_MEMORY
+    return f"the system refused a request: {reason}"
+
+
+def _describe_usage(error: BaseException) -> tuple[str, int]:
+    """The same for Typer's usage errors, known by their shape: their class moved between versions."""
+    from llmgen.cli.app import COMMANDS
+
+    message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "llmgen"
+    if command == "llmgen" and sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        command = f"llmgen {sys.argv[1]}"  # the parser does not always say whose option it is
+    message = message[:1].lower() + message[1:]
+    return f"{message} (see `{command} --help`)", int(error.exit_code)  # type: ignore[attr-defined]
+
+
+def _prepare_streams() -> None:
+    """Make the standard streams harmless.
+
+    One that the caller has closed leads nowhere (else the next file that is opened
+    would take its place), and a character that a terminal cannot show becomes a
+    question mark, not a crash.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
+    out = sys.stdout  # a console of Windows is written to in another way
+    if isinstance(out, io.TextIOWrapper) and out is sys.__stdout__ and not (os.name == "nt" and out.isatty()):
+        sys.stdout = _Output.replacing(out)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    if (
+        hasattr(sys.stdout, "reconfigure")
+        and not sys.stdout.isatty()
+        and "PYTHONIOENCODING" not in os.environ
+    ):
+        sys.stdout.reconfigure(encoding="utf-8")  # as stdin is read, whatever the locale says
+    warnings.showwarning = _show_warning
+
+
+class _Output(io.TextIOWrapper):
+    """A stdout whose errors say that they are its own: they may come up anywhere.
+
+    Only here, above the buffer: were a part below it written in Python, Ctrl-C could come
+    between the writing and the buffer's note of it, and the text would be written twice.
+    """
+
+    @classmethod
+    def replacing(cls, stream: io.TextIOWrapper) -> _Output:
+        """The same stream over this; the first one stays open, since the interpreter has it, too."""
+        stream.flush()
+        buffer = io.BufferedWriter(io.FileIO(stream.fileno(), "w", closefd=False))
+        return cls(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+
+    def write(self, text: str) -> int:
+        with _named():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _named():
+            super().flush()
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        error.filename = _CANNOT_WRITE
+        raise
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning is for the user, who does not care which line of the library gave it."""
+    if not is_quiet():
+        _say(f"warning: {visible(message)}")
+
+
+def _flush(code: int) -> int:
+    """Write out what is buffered; a full disk behind stdout still has to be reported."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence_stdout()
+    except OSError as error:
+        _silence_stdout()
+        _say(f"error: {_CANNOT_WRITE}: {error.strerror or error}")
+        return code or FAILED
+    return code
+
+
+def _silence_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush cannot fail."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError, AttributeError):
+        pass
+
+
+def _say(line: str) -> None:
+    try:
+        say(line)
+    except (OSError, ValueError):
+        pass

@@ -1,0 +1,70 @@
+"""Open a model for a command, with a line on stderr while the user waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmgen.cli.common.options import EngineOptions
+from llmgen.cli.terminal.output import note
+from llmgen.cli.terminal.progress import Bar, can_draw
+
+if TYPE_CHECKING:
+    from llmgen import LLM
+    from llmgen.tokenizer import ChatTemplate
+
+
+@contextmanager
+def open_llm(path: Path, engine: EngineOptions, template: ChatTemplate | None = None) -> Iterator[LLM]:
+    """Load the model at ``path``, with a template in place of the file's; closed at the end of the block."""
+    from llmgen import LLM
+
+    with compiling() as progress:
+        llm = LLM(path, **engine.given(), chat_template=template, progress=progress)
+    trained = llm.config.context_length
+    if llm.n_ctx > trained:
+        note(
+            f"warning: a context of {llm.n_ctx} tokens (-c), and this model was made for {trained}: "
+            f"what follows the first {trained} tokens of it may make no sense"
+        )
+    try:
+        yield llm
+    finally:
+        llm.close()
+
+
+@contextmanager
+def compiling() -> Iterator[Callable[[int, int], None]]:
+    """Progress of the kernels' first compilation: a bar on a terminal, else one line."""
+    with ExitStack() as shown:
+        yield _bar(shown) if can_draw() else _OneLine()
+
+
+_WHAT = "compiling kernels for this CPU (first use)"
+
+
+class _OneLine:
+    """Says once that kernels are compiled."""
+
+    said = False
+
+    def __call__(self, done: int, total: int) -> None:
+        if not self.said and done < total:
+            note(f"{_WHAT}: {total - done} to do")
+            self.said = True
+
+
+def _bar(shown: ExitStack) -> Callable[[int, int], None]:
+    """A bar that appears with the first kernel that is to be compiled, and goes with ``shown``."""
+    bar: Bar | None = None
+
+    def progress(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None and done < total:
+            bar = shown.enter_context(Bar(_WHAT, total))
+        if bar is not None:
+            bar.update(done)
+
+    return progress

@@ -1,0 +1,79 @@
+"""From MODEL on the command line to a file, fetched first where that is what its name means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmgen import hub
+from llmgen.cli.terminal.output import note, size, visible
+from llmgen.cli.terminal.progress import Bar, can_draw
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Names for the shell's completion; paths are the shell's own business."""
+    names = {model.name for model in hub.local_models()} | set(hub.KNOWN_MODELS)
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Path of a .gguf file (of a split model, its first part), or a name that `llmgen list` shows.",
+        autocompletion=complete_model,
+        show_default=False,
+    ),
+]
+
+
+def model_path(model: str) -> Path:
+    """Return the file that MODEL means, about to be mapped; a known model that is not here yet is fetched first."""
+    found = hub.find(model)
+    from llmgen.gguf.faults import explain_lost_pages
+
+    explain_lost_pages(exit_code=1)
+    return found if isinstance(found, Path) else fetch(found)
+
+
+def fetch(model: hub.KnownModel) -> Path:
+    """Fetch a known model into the models folder, with progress on stderr."""
+    folder = hub.models_folder()
+    if can_draw():
+        with _progress_bar(model) as progress:
+            path = hub.fetch(model, folder, progress)
+    else:
+        note(f"fetching {model.name}: {model.summary}, {size(model.download_bytes)}")
+        path = hub.fetch(model, folder, _note_waiting(model))
+    note(f"{model.name} is in {visible(path)} ({size(model.size)}, sha256 checked)")
+    return path
+
+
+def _note_waiting(model: hub.KnownModel) -> hub.Progress:
+    def progress(step: str, done: int, total: int) -> None:
+        if step == "wait":
+            note(f"another llmgen is fetching {model.name}; waiting for it")
+
+    return progress
+
+
+@contextmanager
+def _progress_bar(model: hub.KnownModel) -> Iterator[hub.Progress]:
+    """A bar for what goes over the network, and after it one for the file that it becomes."""
+    steps = {
+        "download": Bar(f"fetching {model.name}", model.download_bytes, number=size),
+        "unpack": Bar("unpacking, checking sha256", model.size, number=size),
+    }
+
+    def progress(step: str, done: int, total: int) -> None:
+        if step == "wait":
+            note(f"another llmgen is fetching {model.name}; waiting for it")
+        else:
+            steps[step].update(done)
+
+    with steps["download"], steps["unpack"]:
+        yield progress

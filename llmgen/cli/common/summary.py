@@ -1,0 +1,164 @@
+"""What a model file holds and what llmgen will do with it, as plain values: for ``list`` and ``inspect``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmgen.cli.common.options import EngineOptions
+from llmgen.errors import LLMGenError, UsageError
+from llmgen.gguf import GGUFFile
+
+_TOKEN_ID = ("tokenizer.ggml.", "_token_id")
+_TEMPLATE = "tokenizer.chat_template"
+
+
+def quant_mix(file: GGUFFile) -> dict[str, dict[str, Any]]:
+    """Return, by tensor type, how many tensors, parameters and bytes have it; the most bytes first."""
+    mix: dict[str, dict[str, Any]] = {}
+    for tensor in file.tensors.values():
+        entry = mix.setdefault(tensor.type.name, {"tensors": 0, "parameters": 0, "bytes": 0})
+        entry["tensors"] += 1
+        entry["parameters"] += tensor.n_elements
+        entry["bytes"] += tensor.nbytes
+    return dict(sorted(mix.items(), key=lambda item: -item[1]["bytes"]))
+
+
+# general.file_type, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md: what the weights were made to be;
+# a mix such as Q4_K_M has several types, and little of the one that names it where a vocabulary is large.
+_FILE_TYPES = {
+    **{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 32: "BF16"},
+    **{10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M"},
+    **{16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 21: "Q2_K_S", 25: "IQ4_NL", 30: "IQ4_XS"},
+}
+
+
+def quantization_name(file: GGUFFile) -> str:
+    """What the file's quantization is called, ``Q4_K_M``; where it does not say, the types that take most of it."""
+    file_type = file.metadata.get("general.file_type")
+    named = _FILE_TYPES.get(file_type) if isinstance(file_type, int) else None
+    return named or ", ".join(list(quant_mix(file))[:2])
+
+
+def describe_file(file: GGUFFile) -> dict[str, Any]:
+    """The file itself: paths, sizes, what it calls itself, its tensors by type."""
+    n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
+    n_parameters = sum(tensor.n_elements for tensor in file.tensors.values())
+    return {
+        "path": str(file.path),
+        "parts": len(file.paths),
+        "size": file.file_size,
+        "gguf_version": file.version,
+        "name": _text(file.metadata, "general.name"),
+        "license": _text(file.metadata, "general.license"),
+        "architecture": file.architecture,
+        "tensors": len(file.tensors),
+        "parameters": n_parameters,
+        "bits_per_weight": 8 * n_bytes / max(1, n_parameters),
+        "quantization": quant_mix(file),
+    }
+
+
+def describe_tensors(file: GGUFFile) -> list[dict[str, Any]]:
+    """One entry for each tensor, in file order; shapes have the fastest axis first, as GGUF does."""
+    return [
+        {
+            "name": t.name,
+            "type": t.type.name,
+            "shape": list(t.shape),
+            "parameters": t.n_elements,
+            "bytes": t.nbytes,
+        }
+        for t in file.tensors.values()
+    ]
+
+
+def describe_tokenizer(file: GGUFFile) -> dict[str, Any]:
+    """The vocabulary, its special and end-of-generation tokens; ``error`` where it cannot be used."""
+    kind = _text(file.metadata, "tokenizer.ggml.model")
+    if kind in (None, "no_vocab"):
+        return {"kind": None}
+    from llmgen.tokenizer import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_gguf(file)
+    except LLMGenError as error:
+        return {"kind": kind, "error": str(error)}
+
+    def token(token_id: int) -> dict[str, Any]:
+        known = 0 <= token_id < tokenizer.n_vocab
+        return {"id": token_id, "text": tokenizer.token_text(token_id) if known else None}
+
+    return {
+        "kind": tokenizer.kind,
+        "pre": tokenizer.pre,
+        "tokens": tokenizer.n_vocab,
+        "add_bos": tokenizer.add_bos,
+        "add_eos": tokenizer.add_eos,
+        "special": {name: token(token_id) for name, token_id in _special_ids(file.metadata).items()},
+        "end_of_generation": [token(token_id) for token_id in sorted(tokenizer.eog_ids)],
+    }
+
+
+def describe_template(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the chat template comes from; ``source`` is None where there is none."""
+    named = sorted(key for key in metadata if key.startswith(_TEMPLATE + "."))
+    text = _text(metadata, _TEMPLATE)
+    return {
+        "source": _TEMPLATE if text is not None else None,
+        "characters": len(text) if text is not None else 0,
+        "other": [key.removeprefix(_TEMPLATE + ".") for key in named],
+    }
+
+
+def _special_ids(metadata: Mapping[str, Any]) -> dict[str, int]:
+    """``{"bos": 1, ...}``, as far as the file names them."""
+    start, end = _TOKEN_ID
+    return {
+        key.removeprefix(start).removesuffix(end): value
+        for key, value in metadata.items()
+        if key.startswith(start) and key.endswith(end) and isinstance(value, int)
+    }
+
+
+def _text(metadata: Mapping[str, Any], key: str) -> str | None:
+    value = metadata.get(key)
+    return value if isinstance(value, str) else None
+
+
+def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
+    """What loading the model with these options gives, found out without loading it.
+
+    The forward pass is recorded once, which checks every tensor's shape and type;
+    ``error`` says why the model cannot run.  Raises UsageError for options that no model takes.
+    """
+    from llmgen.backends.cpu.model import dry_run
+    from llmgen.backends.cpu.runtime.threads import default_threads
+    from llmgen.cli.common.machine import kernel_level
+    from llmgen.model.states import KV
+
+    try:
+        config, layout = dry_run(file, engine.n_ctx, engine.kv_type or "f16", engine.n_threads)
+    except UsageError:
+        raise
+    except LLMGenError as error:
+        return {"error": str(error)}
+    return {
+        "shape": {
+            "layers": config.n_layers,
+            "width": config.n_embd,
+            "feed-forward": config.n_ff,
+            "heads": config.n_heads,
+            "KV heads": config.n_kv_heads,
+            "head size": config.head_dim,
+            "vocabulary": config.vocab_size,
+        },
+        "window": max((s.window for s in config.states() if isinstance(s, KV)), default=0) or None,
+        "context_length": config.context_length,
+        "n_ctx": layout.n_ctx,
+        "kv_type": layout.kv_type,
+        "kv_bytes_per_token": layout.bytes_per_token,
+        "kv_bytes_per_context": layout.bytes_for(layout.n_ctx),
+        "threads": engine.n_threads or default_threads(),
+        "kernel_level": kernel_level(),
+    }

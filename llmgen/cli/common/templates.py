@@ -1,0 +1,58 @@
+"""Which chat template a command uses: ``--template``, the file's own, or a stand-in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmgen.cli.terminal.output import note, visible
+
+if TYPE_CHECKING:
+    from llmgen.gguf import GGUFFile
+    from llmgen.tokenizer import ChatTemplate
+
+TemplateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--template",
+        metavar="FILE|NAME",
+        help="Chat template instead of the model's: a Jinja file, the name of one of the file's further "
+        "templates (`llmgen inspect` lists them), or chatml, gemma, llama3, phi3 or plain.",
+        show_default=False,
+    ),
+]
+
+
+def find_template(path: Path, choice: str | None) -> ChatTemplate | None:
+    """The template that ``--template`` means, else the model file's own, else None.
+
+    Needs no loaded model, so that a wrong choice is refused at once.
+    """
+    from llmgen.gguf import GGUFFile
+
+    with GGUFFile.open(path) as file:
+        return template_in(file, choice)
+
+
+def template_in(file: GGUFFile, choice: str | None) -> ChatTemplate | None:
+    """The same for an open file."""
+    from llmgen.tokenizer import choose_template
+
+    return choose_template(file, choice, "--template")
+
+
+def fitted(
+    template: ChatTemplate, messages: list[dict[str, Any]], told: set[str] | None = None
+) -> list[dict[str, Any]]:
+    """The conversation as the template can take it; where that changes it, a line on stderr says so.
+
+    ``told``: what was said before and need not be said again.
+    """
+    messages, said = template.fit_system(messages)
+    if said is not None and (told is None or said not in told):
+        note(visible(said))
+        if told is not None:
+            told.add(said)
+    return messages

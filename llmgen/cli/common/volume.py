@@ -1,0 +1,84 @@
+"""How much is said on stderr: ``--verbose`` adds what the library logs, with the time since the start,
+``--quiet`` leaves only errors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import time
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from llmgen.cli.common.machine import versions
+from llmgen.cli.terminal import output
+from llmgen.cli.terminal.output import note, visible
+from llmgen.errors import UsageError
+
+VerboseOption = Annotated[bool, typer.Option("--verbose", help="Log what happens, with timings, on stderr.")]
+
+
+QuietOption = Annotated[
+    bool,
+    typer.Option("-q", "--quiet", help="Nothing on stderr but errors: no notes, no warnings, no progress."),
+]
+
+
+class _Handler(logging.Handler):
+    """Writes a record as ``12.345 s  message``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started = time.perf_counter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            elapsed = time.perf_counter() - self._started
+            note(f"{elapsed:8.3f} s  {visible(record.getMessage())}")
+        except (OSError, ValueError):
+            pass
+
+
+def with_volume(command: Callable[..., None], quiet: bool = True) -> Callable[..., None]:
+    """Give a command ``--verbose``, and ``--quiet`` where it can be, after its own options.
+
+    One that has them is returned as it is.
+    """
+    if "verbose" in inspect.signature(command).parameters:
+        return command
+    hints = typing.get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
+        for parameter in inspect.signature(command).parameters.values()
+    ]
+    keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=False)
+    added = [keyword("quiet", annotation=QuietOption)] if quiet else []
+    added.append(keyword("verbose", annotation=VerboseOption))
+
+    @functools.wraps(command)
+    def with_options(*args: Any, verbose: bool, quiet: bool = False, **values: Any) -> None:
+        if verbose and quiet:
+            raise UsageError("--verbose and --quiet exclude each other; give one of them")
+        if verbose:
+            _log()
+        output.be_quiet(quiet)
+        command(*args, **values)
+
+    del with_options.__wrapped__  # Typer must see this signature, not that one
+    with_options.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
+    return with_options
+
+
+def _log() -> None:
+    """Show the log of the ``llmgen`` package from here on."""
+    logger = logging.getLogger("llmgen")
+    if any(isinstance(handler, _Handler) for handler in logger.handlers):
+        return  # a run before this one, of the same file
+    logger.addHandler(_Handler())
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    logger.debug("%s", ", ".join(versions().splitlines()))

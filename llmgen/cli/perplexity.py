@@ -1,0 +1,152 @@
+"""``llmgen perplexity``: how well a model predicts a text."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmgen.cli.common.loading import open_llm
+from llmgen.cli.common.models import ModelArgument, model_path
+from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions
+from llmgen.cli.terminal.output import note, print_json, visible
+from llmgen.cli.terminal.progress import Bar
+from llmgen.errors import LLMGenError, UsageError
+
+if TYPE_CHECKING:
+    from llmgen import LLM
+    from llmgen.engine.perplexity import Perplexity, Window
+
+_CONTEXT = 512
+_MOST_BYTES = 256 << 20
+
+
+def command(
+    model: ModelArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8; - reads stdin.")],
+    n_ctx: Annotated[
+        int | None,
+        typer.Option("-c", "--ctx", min=2, help="Tokens of a window.", show_default=f"{_CONTEXT}"),
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option("--stride", min=1, help="Sliding windows that start every so many tokens."),
+    ] = None,
+    chunks: Annotated[
+        int | None, typer.Option("--chunks", min=1, help="Use only the first N windows.")
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "-t", "--threads", help="Threads.", show_default="usable physical cores", envvar=THREADS_VARIABLE
+        ),
+    ] = None,
+    kv_type: Annotated[
+        str | None,
+        typer.Option("--kv-type", metavar="f16|f32", help="Type of the KV cache.", show_default="f16"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Print the mean negative log-likelihood and the perplexity of a text, with one standard error.
+
+    Without --stride as llama.cpp's llama-perplexity does it: chunks of -c tokens side by
+    side, of which the second half is scored. Ctrl-C prints the figure so far.
+    """
+    from llmgen.engine.perplexity import check_window, windows
+
+    size = n_ctx or _CONTEXT
+    check_window(size, stride)
+    text = _read(file)
+    path = model_path(model)
+    with open_llm(path, EngineOptions(size, threads, kv_type)) as llm:
+        ids = llm.tokenize(text)
+        parts = windows(len(ids), size, stride)[:chunks]
+        started = time.perf_counter()
+        figures, trouble = _measure(llm, ids, parts)
+    if figures is not None:
+        facts = _facts(figures, size, stride, len(ids), time.perf_counter() - started)
+        _print({**facts, "complete": trouble is None}, json)
+    if trouble is not None:
+        kind, done = _kind(stride, len(parts)), 0 if figures is None else figures.n_windows
+        note(f"ended after {done} of {len(parts)} {kind}")
+        raise trouble
+
+
+def _read(file: Path) -> str:
+    try:
+        if str(file) == "-":
+            data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+        else:
+            with open(file, "rb") as stream:
+                data = stream.read(_MOST_BYTES + 1)  # it may be endless
+        if len(data) > _MOST_BYTES:
+            raise UsageError(f"{visible(file)} has over {_MOST_BYTES >> 20} MB; give a part of it")
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{visible(file)} is not UTF-8 text (byte 0x{error.object[error.start]:02x} at offset {error.start});"
+            " convert it first"
+        ) from None
+
+
+def _measure(llm: LLM, ids: list[int], parts: list[Window]) -> tuple[Perplexity | None, BaseException | None]:
+    """The last figures, and what ended it early: they are worth as much then."""
+    from llmgen.engine.perplexity import measure
+
+    tokenizer = llm.tokenizer
+    figures: Perplexity | None = None
+    bos = tokenizer.bos_id if tokenizer.add_bos else None
+    total, done = sum(part.stop - part.start - 1 for part in parts), 0
+
+    def show(n_tokens: int = 0) -> None:
+        nonlocal done
+        done += n_tokens
+        bar.update(done, "" if figures is None else f"perplexity {figures.perplexity:.4f} so far")
+
+    with Bar("text", total, "tokens") as bar:
+        try:
+            show()
+            for found in measure(llm.model, ids, parts, bos, show):
+                figures = found
+                show()
+        except (KeyboardInterrupt, LLMGenError, MemoryError) as error:
+            return figures, error
+    return figures, None
+
+
+def _facts(
+    figures: Perplexity, n_ctx: int, stride: int | None, n_text: int, seconds: float
+) -> dict[str, Any]:
+    return {
+        "nll": figures.nll,
+        "nll_error": figures.nll_error,
+        "perplexity": figures.perplexity,
+        "perplexity_error": figures.error,
+        "scored_tokens": figures.n_tokens,
+        "text_tokens": n_text,
+        "windows": figures.n_windows,
+        "ctx": n_ctx,
+        "stride": stride,
+        "seconds": seconds,
+    }
+
+
+def _print(facts: dict[str, Any], json: bool) -> None:
+    if json:
+        print_json(facts)
+        return
+    nll_error, error = facts["nll_error"], facts["perplexity_error"]
+    kind = _kind(facts["stride"], facts["windows"])
+    print(f"perplexity  {facts['perplexity']:.4f}" + ("" if error is None else f" ± {error:.4f}"))
+    print(f"mean nll    {facts['nll']:.5f}" + ("" if nll_error is None else f" ± {nll_error:.5f}"))
+    print(
+        f"tokens      {facts['scored_tokens']} scored of {facts['text_tokens']},"
+        f" {facts['windows']} {kind} of {facts['ctx']}"
+    )
+
+
+def _kind(stride: int | None, number: int) -> str:
+    return ("chunk" if stride is None else "window") + ("s" if number != 1 else "")

@@ -1,0 +1,149 @@
+"""Several answers to one prompt: samples side by side, and the beams of a search."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from llmgen.cli.common import exits
+from llmgen.cli.common.endings import note_cuts
+from llmgen.cli.terminal.output import note, print_json
+from llmgen.cli.terminal.plain import print_answer
+from llmgen.cli.terminal.progress import Bar, PromptBar, clear
+
+if TYPE_CHECKING:
+    from llmgen import LLM
+    from llmgen.engine import (
+        Beam,
+        BeamOptions,
+        GenerationEvent,
+        GenerationResult,
+        Request,
+        SamplingParams,
+    )
+
+SEPARATOR = "---"
+Head = Callable[["GenerationResult"], dict[str, Any]]
+"""What the JSON of an answer begins with."""
+
+
+def no_head(result: GenerationResult) -> dict[str, Any]:
+    """Nothing before the answer."""
+    return {}
+
+
+def print_samples(
+    llm: LLM,
+    ids: list[int],
+    sampling: SamplingParams,
+    n: int,
+    json: bool,
+    head: Head = no_head,
+    wraps: bool = True,
+) -> int:
+    """Print ``n`` answers with the seeds s, s + 1, ... in that order; returns the exit code.
+
+    After Ctrl-C or an error, what there was before it is printed; the error is raised again.
+    """
+    from llmgen.engine import Request
+    from llmgen.sampling.rng import random_seed
+
+    seed = random_seed() if sampling.seed is None else sampling.seed
+    requests = (Request(ids, sampling.with_(seed=(seed + i) % 2**64), i) for i in range(n))
+    results: dict[int, GenerationResult] = {}
+    interrupted = False
+    bar, prompt, tokens = Bar(f"{n} answers:", unit="tokens"), PromptBar(), 0
+
+    def count(request: Request, event: GenerationEvent) -> None:
+        nonlocal tokens
+        tokens += event.token_id is not None
+        bar.update(tokens)
+
+    def watch(request: Request, done: int, total: int) -> None:
+        prompt(done, total)
+
+    try:
+        for answer in llm.batch(requests, on_event=count, on_prompt=watch):
+            if answer.result is not None:
+                results[answer.request.key] = answer.result
+            if answer.error is not None:
+                raise answer.error
+    except KeyboardInterrupt as error:
+        cut = {answer.request.key: answer.result for answer in getattr(error, "result", ())}
+        results.update({key: result for key, result in cut.items() if result is not None})
+        interrupted = True
+    finally:
+        clear()
+        _print([results[i] for i in sorted(results)], json, head, wraps)
+        note_cuts(list(results.values()), llm.n_ctx)
+        if results and sampling.seed is None and not sampling.greedy and not json:
+            note(f"seeds {seed} to {seed + max(results)}")
+    return exits.INTERRUPTED if interrupted else exit_code(results.values())
+
+
+def _print(results: list[GenerationResult], json: bool, head: Head, wraps: bool) -> None:
+    if json:
+        if results:
+            print_json(
+                {
+                    **head(results[0]),
+                    **results[0].as_dict(),
+                    "samples": [result.as_dict() for result in results],
+                }
+            )
+        return
+    for i, result in enumerate(results):
+        if i:
+            sys.stdout.write(f"{SEPARATOR}\n")
+        print_answer(result.text, wraps)
+
+
+def print_beams(
+    llm: LLM,
+    ids: list[int],
+    sampling: SamplingParams,
+    options: BeamOptions,
+    json: bool,
+    head: Head = no_head,
+    wraps: bool = True,
+) -> int:
+    """Print the best answer of a beam search, with ``json`` all of them; returns the exit code.
+
+    After Ctrl-C or an error, what there was before it is printed; the error is raised again.
+    """
+    from llmgen.engine import BeamSearch
+
+    search = BeamSearch(llm.model, llm.tokenizer, ids, sampling, options, on_prompt=PromptBar())
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        if search.found:
+            _print_found(search.found, json, head, wraps)
+        return exits.INTERRUPTED
+    except BaseException:
+        clear()
+        if any(beam.result.token_ids for beam in search.found):
+            _print_found(search.found, json, head, wraps)
+        raise
+    clear()
+    _print_found(search.found, json, head, wraps)
+    note_cuts([beam.result for beam in search.found[:1]], llm.n_ctx)
+    return exit_code([beam.result for beam in search.found[:1]])
+
+
+def _print_found(found: list[Beam], json: bool, head: Head, wraps: bool) -> None:
+    if json:
+        print_json(
+            {**head(found[0].result), **found[0].as_dict(), "beams": [beam.as_dict() for beam in found]}
+        )
+    else:
+        print_answer(found[0].result.text, wraps)
+
+
+def exit_code(results: Any) -> int:
+    """The exit code for some results: interrupted, timeout or done."""
+    reasons = {result.finish_reason for result in results}
+    if "interrupted" in reasons:
+        return exits.INTERRUPTED
+    return exits.TIMEOUT if "timeout" in reasons else exits.DONE

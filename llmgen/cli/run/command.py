@@ -1,0 +1,299 @@
+"""``llmgen run``: one completion, streamed to stdout."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmgen import hub
+from llmgen.cli.common import exits
+from llmgen.cli.common.config import configurable
+from llmgen.cli.common.documents import read_text, with_documents
+from llmgen.cli.common.endings import note_cuts
+from llmgen.cli.common.loading import open_llm
+from llmgen.cli.common.models import ModelArgument, model_path
+from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
+from llmgen.cli.common.stdin import as_message, piped_text, typed_text
+from llmgen.cli.common.templates import TemplateOption, find_template, fitted
+from llmgen.cli.run.answers import Head, print_beams, print_samples
+from llmgen.cli.run.manifest import Record
+from llmgen.cli.terminal.output import note, print_json
+from llmgen.cli.terminal.plain import WrapOption, answer_writer
+from llmgen.cli.terminal.progress import Bar, PromptBar
+from llmgen.cli.terminal.streaming import follow
+from llmgen.errors import LLMGenError, UsageError
+from llmgen.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from llmgen import LLM
+    from llmgen.engine import BeamOptions, GenerationResult, GenerationStream
+
+
+@configurable
+@model_options
+@sampling_options
+def command(
+    model: ModelArgument,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PROMPT", help="The prompt; text that is piped in is appended to it. - is stdin."
+        ),
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="A text file to put before the prompt, or as it (repeatable).",
+        ),
+    ] = None,
+    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")] = None,
+    system_file: Annotated[
+        Path | None, typer.Option("--system-file", metavar="FILE", help="The system message from a file.")
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Complete the text as it stands, without the chat template.")
+    ] = False,
+    template: TemplateOption = None,
+    parse_special: Annotated[
+        bool, typer.Option("--parse-special", help="Read special tokens such as <s> in a raw prompt as such.")
+    ] = False,
+    no_stdin: Annotated[bool, typer.Option("--no-stdin", help="Leave stdin alone.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object at the end, no streaming.")] = False,
+    wrap: WrapOption = True,
+    stats: Annotated[bool, typer.Option("--stats", help="Speeds on stderr at the end.")] = False,
+    samples: Annotated[
+        int,
+        typer.Option(
+            "--samples", metavar="N", min=1, max=10_000, help="N answers, with the seeds s, s+1, ..."
+        ),
+    ] = 1,
+    beams: Annotated[
+        int | None,
+        typer.Option("--beams", metavar="N", min=1, help="Beam search: the best of N; --json shows all N."),
+    ] = None,
+    length_penalty: Annotated[
+        float | None,
+        typer.Option("--length-penalty", help="Beam scores: log-probability / length ** this. [default: 1]"),
+    ] = None,
+    early_stopping: Annotated[
+        bool, typer.Option("--early-stopping", help="End the beam search with the N-th complete answer.")
+    ] = False,
+    prompt_cache: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompt-cache",
+            metavar="FILE",
+            help="Keep the computed prompt here; a later prompt that begins alike starts from it.",
+        ),
+    ] = None,
+    *,
+    engine: EngineOptions,
+    sampling: SamplingParams,
+    record: Record,
+) -> None:
+    """Complete one prompt.
+
+    The model's chat template is applied when it has one, unless --raw is given.
+    Text that is piped in follows the prompt on a new line (with --raw, at once), or
+    is the prompt. Ctrl-C stops the answer and keeps the text so far. At a terminal,
+    without any prompt, the chat begins.
+    """
+    if system_file is not None:
+        if system is not None:
+            raise UsageError("--system and --system-file both give the system message; give one of them")
+        system = as_message(read_text(system_file))
+    search = _search(beams, length_penalty, early_stopping, samples, prompt_cache)
+    for flag, value in (("--system", system), ("--template", template)):
+        if raw and value is not None:
+            raise UsageError(f"{flag} needs the chat template that --raw leaves out; give one of them")
+    if sampling.logprobs is not None and not json:
+        raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
+    hub.find(model)  # refuses before stdin is read, where model_path might also download
+    ignores_stdin = no_stdin or record.run is not None
+    for_answers = raw or json or parse_special or samples > 1 or beams or prompt_cache is not None
+    if prompt is None and not file and not ignores_stdin and not for_answers and _at_terminal():
+        from llmgen.cli.chat.command import talk
+
+        talk(model, system=system, template=template, engine=engine, sampling=sampling)
+        return
+    text = _prompt(prompt, file or [], ignores_stdin, raw)
+    path = model_path(model)
+    chat = None if raw else find_template(path, template)
+    if chat is None and system is not None:
+        raise UsageError("--system needs a chat template, and this model has none; leave --system out")
+    if chat is not None and parse_special:
+        raise UsageError("--parse-special is for raw prompts, since a message's text is data; add --raw")
+    with open_llm(path, engine, chat) as llm:
+        head = functools.partial(record.head, llm, sampling)
+        if chat is None:
+            if not raw:
+                note("this model has no chat template, so the text is completed as it stands")
+            ids = llm.prompt_ids(text, parse_special=parse_special)
+        else:
+            from llmgen.tokenizer import rendering_within
+
+            with rendering_within(sampling.timeout):
+                ids = llm.encode_chat(fitted(chat, _messages(system, text)))
+            sampling = sampling.with_(stop=(*sampling.stop, *chat.stops))
+        if search is not None:
+            raise typer.Exit(print_beams(llm, ids, sampling, search, json, head, wrap))
+        if samples > 1:
+            raise typer.Exit(print_samples(llm, ids, sampling, samples, json, head, wrap))
+        with _stream(llm, ids, sampling, prompt_cache) as stream:
+            result = _print_json(stream, head) if json else _print_text(stream, wrap)
+        if stats:
+            _note_stats(result)
+        else:
+            note_cuts([result], llm.n_ctx)
+        if not stats and not json and sampling.seed is None and not sampling.greedy:
+            note(f"seed {result.seed}")
+    code = {"timeout": exits.TIMEOUT, "interrupted": exits.INTERRUPTED}.get(result.finish_reason, exits.DONE)
+    if code != exits.DONE:
+        raise typer.Exit(code)
+
+
+def _at_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _prompt(prompt: str | None, files: list[Path], no_stdin: bool, raw: bool) -> str:
+    """The prompt behind the files, with what is piped in.
+
+    Of files and piped text, a message gets neither the last line break nor \\r\\n; --raw takes all as it stands.
+    """
+    documents = [(path.name, read_text(path)) for path in files]
+    piped: str | None
+    if prompt == "-":
+        if no_stdin:
+            raise UsageError("- is the text on stdin, which --no-stdin leaves alone; give one of them")
+        prompt, piped = None, typed_text()
+    else:
+        piped = None if no_stdin else piped_text(announce=bool(prompt is not None or documents))
+    if prompt is None and not piped and not documents:
+        raise UsageError("there is no prompt; give PROMPT after the model's name, or pipe text in")
+    if raw:
+        return "".join([*(text for _, text in documents), prompt or "", piped or ""])
+    question = "\n".join(part for part in (prompt, as_message(piped or "")) if part)
+    if not question:  # the files are the prompt themselves
+        return "\n\n".join(as_message(text) for _, text in documents)
+    return with_documents([(name, as_message(text)) for name, text in documents], question)
+
+
+def _messages(system: str | None, text: str) -> list[dict[str, str]]:
+    briefing = [] if system is None else [{"role": "system", "content": system}]
+    return [*briefing, {"role": "user", "content": text}]
+
+
+def _search(
+    beams: int | None,
+    length_penalty: float | None,
+    early_stopping: bool,
+    samples: int,
+    prompt_cache: Path | None,
+) -> BeamOptions | None:
+    """The options of a beam search, where one is wanted; refuses what does not go together."""
+    if (beams is not None or samples > 1) and prompt_cache is not None:
+        raise UsageError("--prompt-cache goes with one answer; leave --samples or --beams out, or it")
+    if beams is None:
+        if length_penalty is not None or early_stopping:
+            flag = "--early-stopping" if length_penalty is None else "--length-penalty"
+            raise UsageError(f"{flag} belongs to a beam search; add --beams N, or leave it out")
+        return None
+    if samples > 1:
+        raise UsageError("--samples draws at random and --beams does not; give one of them")
+    from llmgen.engine.beams import BeamOptions
+
+    return BeamOptions(beams, 1.0 if length_penalty is None else length_penalty, early_stopping)
+
+
+@contextmanager
+def _stream(
+    llm: LLM, ids: list[int], sampling: SamplingParams, prompt_cache: Path | None
+) -> Iterator[GenerationStream]:
+    """The stream of an answer, over a prompt cache file where one is wanted."""
+    if prompt_cache is None:
+        yield llm.stream(ids, sampling, on_prompt=PromptBar())
+        return
+    from llmgen.backends.cpu.cache_file import check_target, is_there
+
+    found = is_there(prompt_cache)
+    if not found:
+        check_target(prompt_cache)
+    with llm.session("prompt") as session:
+        if found:
+            session.load(prompt_cache)
+        known = session.tokens
+        if known != ids:
+            check_target(prompt_cache)
+        failure: LLMGenError | None = None
+
+        def save(event: object = None) -> None:
+            """Once, when the cache holds just the prompt; a full disk must not cost the answer."""
+            nonlocal known, failure
+            if known != ids and session.cached_tokens == len(ids):
+                known = ids
+                try:
+                    session.save(prompt_cache)
+                except LLMGenError as error:
+                    failure = error
+
+        yield session.stream(ids, sampling, callback=save, on_prompt=PromptBar())
+        save()  # there may have been no token
+        if failure is not None:
+            raise failure
+
+
+def _print_text(stream: GenerationStream, wraps: bool) -> GenerationResult:
+    """Write the text to stdout as it comes, then one line break, whatever ended it but an error before any text."""
+    write, end = answer_writer(wraps)
+    try:
+        result = follow(stream, write)
+    except BaseException:
+        if stream.text:
+            end()
+            _end_line()
+        raise
+    end()
+    _end_line()
+    return result
+
+
+def _end_line() -> None:
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def _print_json(stream: GenerationStream, head: Head) -> GenerationResult:
+    """Write the result as JSON once it is there; after an error, what there was before it."""
+    try:
+        with Bar("answer:", unit="tokens") as bar:
+            events = count(1)
+            return follow(stream, lambda text: bar.update(next(events)))
+    finally:
+        if stream.result is not None:
+            print_json({**head(stream.result), **stream.result.as_dict()})
+
+
+def _note_stats(result: GenerationResult) -> None:
+    """Speeds and the seed, on stderr."""
+    t = result.timings
+    cached = f" ({t.cached_tokens} of them cached)" if t.cached_tokens else ""
+    first = "" if t.ttft_s is None else f", first token after {t.ttft_s:.3f} s"
+    speed = _rate(t.prefill_tokens_per_s)
+    note(f"prompt: {result.prompt_tokens} tokens{cached} in {t.prefill_s:.3f} s{speed}{first}")
+    note(f"answer: {result.completion_tokens} tokens in {t.decode_s:.3f} s{_rate(t.decode_tokens_per_s)}")
+    note(f"ended: {result.finish_reason} ({result.finish_detail}); seed {result.seed}")
+
+
+def _rate(tokens_per_s: float | None) -> str:
+    return "" if tokens_per_s is None else f", {tokens_per_s:.1f} tokens/s"

@@ -1,0 +1,133 @@
+"""Plain text that streams onto a terminal, wrapped at words.
+
+Code between fences is left to the terminal to break, so that it can be copied as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, TextIO
+
+import typer
+
+from llmgen.cli.terminal.growing import Cell, GrowingLine, watch_for_stops
+from llmgen.cli.terminal.output import generated, is_simple
+from llmgen.cli.terminal.wrapping import BLANK, hang_of, terminal_size
+
+_FENCE = re.compile(r"^\s*(`{3,}|~{3,})\s*([^`\s]*)[^`]*$")
+
+Write = Callable[[str], None]
+WrapOption = Annotated[
+    bool,
+    typer.Option("--wrap/--no-wrap", help="On a terminal, break the lines of an answer at words."),
+]
+
+
+class Fences:
+    """Which lines of a text are code."""
+
+    def __init__(self) -> None:
+        self.inside = False
+        self.language = ""
+        self._mark = ""
+
+    @staticmethod
+    def is_one(line: str) -> bool:
+        """Whether a line is a fence, as far as it is there."""
+        return bool(_FENCE.match(line))
+
+    def follow(self, line: str) -> None:
+        """Note whether a whole line begins code or ends it."""
+        fence = _FENCE.match(line)
+        if fence is None:
+            return
+        if not self.inside:
+            self.inside, self._mark, self.language = True, fence[1], fence[2]
+        elif fence[1].startswith(self._mark) and not fence[2]:
+            self.inside = False
+
+
+class PlainWriter:
+    """Writes text to a terminal as it grows."""
+
+    def __init__(self, out: TextIO, paint: Callable[[str], str] = str, wraps: bool = True) -> None:
+        """``paint``: how a piece of text is written, as with codes for its style."""
+        self._out = out
+        self._paint = paint
+        self._wraps = wraps
+        self._whole_words = is_simple()  # such a terminal can take nothing back
+        self._fences = Fences()
+        self._text = ""
+        self._shown = 0
+        self._line = self._begin()
+
+    def write(self, text: str) -> None:
+        """Show more text."""
+        *whole, rest = text.split("\n")
+        for part in whole:
+            self._grow(part, whole=True)
+            self._end_line()
+        self._grow(rest, whole=False)
+        self._out.flush()
+
+    def finish(self) -> None:
+        """Show what is held back."""
+        self._grow("", whole=True)
+        self._out.flush()
+
+    def _begin(self) -> GrowingLine:
+        return GrowingLine(
+            self._out,
+            lambda: terminal_size(self._out),
+            self._painted,
+            wraps=self._wraps and not self._fences.inside,
+            goes_back=not self._whole_words,
+        )
+
+    def _painted(self, cells: Sequence[Cell]) -> str:
+        return self._paint("".join(char for char, _ in cells))
+
+    def _grow(self, text: str, whole: bool) -> None:
+        self._text += text
+        line = self._text.expandtabs()
+        end = len(line)
+        if self._whole_words and not whole:
+            end = 1 + max((i for i, char in enumerate(line) if char in BLANK), default=-1)
+        hang = [(" ", "")] * hang_of(line, terminal_size(self._out)[0])
+        self._line.append([(char, "") for char in line[self._shown : end]], hang)
+        self._shown = max(self._shown, end)
+
+    def _end_line(self) -> None:
+        self._out.write("\n")
+        self._fences.follow(self._text)
+        self._text, self._shown = "", 0
+        self._line = self._begin()
+
+
+def answer_writer(wraps: bool = True) -> tuple[Write, Callable[[], None]]:
+    """How to write pieces of a model's answer to stdout, and how to end it.
+
+    A pipe gets just the text.
+    """
+    if not sys.stdout.isatty():
+        return _write, lambda: None
+    watch_for_stops()
+    writer = PlainWriter(sys.stdout, wraps=wraps)
+    return lambda text: writer.write(generated(text)), writer.finish
+
+
+def print_answer(text: str, wraps: bool) -> None:
+    """Write a whole answer to stdout, and the end of its line."""
+    write, end = answer_writer(wraps)
+    write(text)
+    end()
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def _write(text: str) -> None:
+    if text:
+        sys.stdout.write(text)
+        sys.stdout.flush()

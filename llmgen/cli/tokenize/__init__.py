@@ -1,0 +1,1 @@
+"""``llmgen tokenize``: text to token ids, and back."""

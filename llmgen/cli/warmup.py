@@ -1,0 +1,62 @@
+"""``llmgen warmup``: compile the kernels before they are needed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from llmgen import hub
+from llmgen.cli.common.loading import compiling
+from llmgen.cli.common.models import complete_model, model_path
+from llmgen.cli.common.options import EngineOptions, model_options
+from llmgen.cli.terminal.output import note, visible
+from llmgen.errors import LLMGenError, ModelFileError
+
+
+@model_options
+def command(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL...",
+            help="Models to compile for; without any, all that are in the models folder.",
+            autocompletion=complete_model,
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    engine: EngineOptions,
+) -> None:
+    """Compile the kernels that models need on this CPU, and keep them for later runs.
+
+    Which kernels a model needs depends on its architecture, its tensor types and
+    --kv-type. What is compiled already is left as it is.
+    """
+    if models:
+        for model in models:
+            _warm(model, engine)
+        return
+    here = hub.local_models()
+    if not here:
+        raise ModelFileError(
+            f"there are no models in {hub.models_folder()} to compile for; name one, such as smollm2"
+        )
+    for local in here:
+        try:
+            _warm(str(local.path), engine)
+        except LLMGenError as error:  # a file that cannot run must not keep the others from it
+            note(f"{visible(local.name)} left out: {visible(error)}")
+
+
+def _warm(model: str, engine: EngineOptions) -> None:
+    """Load one model, which compiles what is missing."""
+    path = model_path(model)
+
+    from llmgen.backends.cpu.model import Model
+    from llmgen.gguf import GGUFFile
+
+    with GGUFFile.open(path) as file, compiling() as progress:
+        loaded = Model.load(file, **engine.given(), progress=progress)
+        loaded.close()
+    print(f"{visible(path.name)}: ready ({loaded.kernel_level})")

@@ -1,0 +1,460 @@
+"""``llmgen chat`` over pipes: a scripted conversation."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmgen.cli.chats import kept
+from models import gemma3, smollm2
+from program import PROGRAM, environment, llmgen, refused
+from shared import shared
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+
+def chat(*lines: str, options: tuple[str, ...] = (), code: int = 0, **changes: str) -> tuple[str, str]:
+    """Stdout and stderr of a conversation from a pipe, with short greedy answers."""
+    done = llmgen(
+        *("chat", str(smollm2()), "--temp", "0", "-n", "12", *options),
+        input="".join(f"{line}\n" for line in lines),
+        **changes,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout, done.stderr
+
+
+def answers(*lines: str, options: tuple[str, ...] = (), code: int = 0) -> list[dict[str, Any]]:
+    """The JSON lines of a conversation."""
+    out, _ = chat(*lines, options=("--json", *options), code=code)
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_the_conversation_goes_on() -> None:
+    name = "My name is Zebulon."
+    first, _ = chat(name)
+    both, _ = chat(name, "What is my name?")
+    assert both.startswith(first)
+    assert "Zebulon" in both[len(first) :]
+    forgotten, _ = chat(name, "/clear", "What is my name?")
+    assert "Zebulon" not in forgotten[len(first) :]
+
+
+def test_commands() -> None:
+    out, err = chat("/set max_tokens 1", "/set tmp 1", "/xyzzy", "/stat", "/help", "/exit", "never read")
+    assert out == ""
+    assert "did you mean temp" in err
+    assert "there is no command /xyzzy; /help lists them" in err
+    assert "there is no command /stat; did you mean /stats?" in err
+    for command in ("/system", "/regen", "/undo", "/edit", "/continue", "/read", "/copy", "/model"):
+        assert f"\n{command} " in err
+    short, err = chat("/set max_tokens 1", "Hi")
+    assert "[length: max_tokens; /continue goes on]" in err
+    assert len(short.split()) <= 1
+
+
+def test_commands_that_need_something_there() -> None:
+    _, err = chat(
+        "/regen", "/undo", "/edit x", "/continue", "/copy", "/stats", "/save", "/clear now", "/help x"
+    )
+    assert err.count("error: ") == 9
+    assert "there is no message yet" in err
+    assert "there is no answer to continue" in err
+    assert "/save needs more: /save FILE" in err
+    assert "/clear takes nothing after it" in err
+
+
+def test_each_turn_computes_only_its_new_tokens() -> None:
+    told = answers("My name is Zebulon.", "What is my name?", "Tell me a joke.", "/undo", "And now?")
+    seen = 0
+    for turn in told:
+        timings = turn["timings"]
+        assert timings["cached_tokens"] >= seen - 1
+        assert timings["cached_tokens"] + timings["prefill_tokens"] == turn["prompt_tokens"]
+        if turn is not told[2]:  # this one is taken back
+            seen = turn["prompt_tokens"] + turn["completion_tokens"]
+    _, err = chat("Hi", "Well?", "/stats", "/regen", "/stats")
+    assert err.count(" of them known") == 2
+    assert ", 1 new" in err  # the second time the whole prompt is known but its last token
+
+
+def test_undo_regen_edit_and_continue() -> None:
+    told = answers("Count to five.", "/regen", "/edit Name a colour.", "/undo", "/undo", "Count to five.")
+    texts = [turn["text"] for turn in told]
+    assert texts[0] == texts[1] == texts[3]
+    assert [turn["message"] for turn in told] == ["Count to five."] * 2 + ["Name a colour.", "Count to five."]
+    assert told[2]["text"] != texts[0]
+    whole = answers("Count to twenty.", options=("-n", "24"))[0]
+    halves = answers("Count to twenty.", "/continue")
+    joined = halves[0]["token_ids"] + halves[1]["token_ids"]
+    assert joined[:16] == whole["token_ids"][:16]  # later, the last bit of a logit may decide
+    assert halves[1]["timings"]["prefill_tokens"] <= 2
+    seeded = answers("Tell me a story.", "/regen", options=("--temp", "1", "--seed", "5"))
+    assert [turn["seed"] for turn in seeded] == [5, 6]
+
+
+def test_the_system_message() -> None:
+    out, err = chat("/system", "/system You are a pirate.", "/system", "/system -", "/system", "/show")
+    assert err.startswith("there is no system message\nthe system message is set\nYou are a pirate.\n")
+    assert "temp" in err
+    assert out == ""
+    _, err = chat("/show messages", options=("--system", "Be kind."))
+    assert err == "system: Be kind.\n"
+
+
+def test_saving_loading_and_resuming(tmp_path: Path) -> None:
+    path, page = tmp_path / "talk.json", tmp_path / "talk.md"
+    chat("My name is Zebulon.", f"/save {path}", f'/export "{page}"')
+    saved = json.loads(path.read_text())["messages"]
+    assert [message["role"] for message in saved] == ["user", "assistant"]
+    assert "## User\n\nMy name is Zebulon." in page.read_text()
+    out, err = chat(f"/load {path}", "What is my name?")
+    assert "Zebulon" in out
+    assert "2 messages from" in err
+    out, _ = chat("/show messages", "What is my name?", options=("--resume",))
+    assert "Zebulon" in out
+    _, err = chat("/show messages", options=("--resume",))
+    assert err.count("user: ") == 3
+    chats = sorted((Path(os.environ["LLMGEN_STATE"]) / "chats").iterdir())
+    chat("Hi", options=("--no-save",))
+    assert sorted((Path(os.environ["LLMGEN_STATE"]) / "chats").iterdir()) == chats
+    _, err = chat(f"/load {page}", "/load /none", "/save /proc/none/x")
+    assert err.count("error: ") == 3
+
+
+def test_files_go_with_the_next_message(tmp_path: Path) -> None:
+    note, long, odd = tmp_path / "note.txt", tmp_path / "long.txt", tmp_path / "odd.bin"
+    note.write_text("The password is swordfish.\n")
+    long.write_text("many words " * 3000)
+    odd.write_bytes(b"\xff\xfe\x00")
+    said = (f"/read {note}", "What is the password?", "Well?", "/show messages")
+    out, err = chat(*said, f"/read {long}", f"/read {odd}", "/read /none", options=("-c", "2000"))
+    assert "swordfish" in out
+    assert "user: note.txt:\n```\nThe password is swordfish.\n```\n\nWhat is the password?" in err
+    assert "note.txt, " in err
+    assert "are free in the context" in err
+    assert "is not UTF-8 text" in err
+    assert "cannot read /none" in err
+
+
+def test_a_full_context_is_said_before_and_never_silent() -> None:
+    lines = [f"Tell me about the number {n}." for n in range(6)]
+    small = ("-c", "180", "-n", "30")
+    _, err = chat(*lines, options=small, code=1)
+    assert "full (" in err
+    assert "of 180 tokens); when it is full, the conversation will stop" in err
+    assert "but the context holds 180" in err
+    _, err = chat(*lines, "/show messages", options=(*small, "--when-full", "drop", "--system", "Be brief."))
+    assert "messages are left out from now on" in err
+    assert "error" not in err
+    assert err.count("user: ") == 6  # all of them are still there to save
+    told = answers(*lines, options=small, code=1)
+    assert "error" in told[-1]
+    _, err = chat(*lines[:3], "/set when_full drop", *lines[3:], options=small)
+    assert "left out" in err
+
+
+def test_another_model(tmp_path: Path) -> None:
+    _, err = chat("Hi", f"/model {tmp_path}/none.gguf", f"/model {gemma3()}", "Hello", "/show")
+    assert "error: there is no file" in err or "no file" in err
+    assert "this model has no chat template" in err
+    assert "gemma3-270m.gguf" in err
+
+
+def test_a_model_without_a_template_is_explained() -> None:
+    options = ("chat", str(gemma3()), "--temp", "0", "-n", "12")
+    done = llmgen(*options, input="The capital of France?\n/show messages\n")
+    assert done.returncode == 0
+    assert "using a plain transcript of User: and Assistant:" in done.stderr
+    assert "--template gemma" in done.stderr
+    assert "User" not in done.stdout
+    assert done.stdout[:1].isalnum()  # the blank belongs to "Assistant:"
+    assert f"assistant: {done.stdout.splitlines()[0]}" in done.stderr
+
+
+def test_a_slash_that_is_text_and_empty_lines() -> None:
+    [told] = answers("", "   ", "//etc is a folder")
+    assert told["message"] == "/etc is a folder"
+
+
+def test_refusals() -> None:
+    assert "--logprobs" in refused(llmgen("chat", str(smollm2()), "--logprobs", "1", input="Hi\n"), code=2)
+    assert "--think hide" in refused(llmgen("chat", str(smollm2()), "--think", "off", input="Hi\n"), code=2)
+    assert "--resume" in refused(llmgen("chat", str(smollm2()), "--resume", input="Hi\n"), code=2)
+
+
+@pytest.mark.parametrize(("think", "has"), [("show", True), ("hide", False)])
+def test_thoughts_that_the_template_begins(tmp_path: Path, think: str, has: bool) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n1 2 3 4 </think> 5 6 ")
+    done = llmgen(
+        *("chat", str(smollm2()), "--temp", "0", "-n", "5", "--template", str(template), "--think", think),
+        input="1 2 3 4 5 6 7 8 9\n",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    template.write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}<think>")
+    done = llmgen(
+        *("chat", str(smollm2()), "--temp", "0", "-n", "5", "--template", str(template), "--think", think),
+        input="1 2 3 4 5 6 7 8 9\n",
+    )
+    assert bool(done.stdout.strip()) is has
+
+
+def test_thoughts_that_were_cut_off_go_on_as_thoughts(tmp_path: Path) -> None:
+    template, saved = tmp_path / "t.jinja", tmp_path / "talk.json"
+    template.write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "<|im_start|>assistant\n<think>"
+    )
+    options = ("--template", str(template), "-n", "6", "--ignore-eos")
+    chat("Say more.", "/continue", f"/save {saved}", options=options)
+    answer = json.loads(saved.read_text())["messages"][1]
+    assert answer["content"] == ""
+    assert answer["reasoning_content"].strip()
+    out, _ = chat("Say more.", "/continue", options=(*options, "--think", "hide"))
+    assert not out.strip()
+    [whole] = answers("Say more.", options=(*options, "-n", "12"))
+    parts = answers("Say more.", "/continue", options=options)
+    assert parts[0]["token_ids"] + parts[1]["token_ids"] == whole["token_ids"]  # the thoughts go on
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5-4B", "deepseek-ai-DeepSeek-V3.1", "ByteDance-Seed-OSS"])
+def test_templates_that_can_turn_thoughts_off(name: str) -> None:
+    path = str(shared(f"templates/{name}.jinja"))
+    chat("Hi", options=("--template", path, "--think", "off", "-n", "2"))
+
+
+def test_options_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "o.toml"
+    file.write_text('[chat]\nsystem = "Be kind."\nwhen-full = "drop"\n')
+    _, err = chat("/show", "/show messages", options=("--config", str(file)))
+    assert re.search(r"context_full +shift", err)
+    assert "system: Be kind." in err
+    done = llmgen("chat", str(smollm2()), "--config", str(file), "--print-config")
+    assert 'when-full = "drop"' in done.stdout
+
+
+def test_an_option_that_could_not_be_shown_is_refused() -> None:
+    _, err = chat("/set logprobs 2", "/set temperature 0.5", "/set stop END", "/set when-full drop")
+    assert err == (
+        "error: logprobs can only be shown by --json, which this conversation was begun without\n"
+        "temp = 0.5\nstop = ('END',)\ncontext_full = shift\n"
+    )
+    answers("/set logprobs 2", "Hi")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX files")
+def test_what_is_no_file_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    _, err = chat(f"/read {pipe}", f"/load {pipe}", f"/save {pipe}", f"/export {tmp_path}", "/read ~none/x")
+    assert err.count("not a regular file; give a file") == 2
+    assert "it is a pipe or a device; give a file" in err
+    assert "it is a folder; give a file" in err
+    assert err.count("error: ") == 5
+    assert pipe.is_fifo()
+
+
+def test_lines_are_utf_8_whatever_the_locale_says() -> None:
+    changes = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    _, err = chat("Say \u00e9.", "/show messages", **changes)
+    assert "user: Say \\xe9." in err or "user: Say ?." in err or "user: Say \u00e9." in err
+    done = llmgen(
+        *("chat", str(smollm2()), "--json", "-n", "2"), input=b"\xef\xbb\xbfHi\r\ncaf\xe9\nBye\n", **changes
+    )
+    assert done.returncode == 1
+    first, second, third = map(json.loads, done.stdout.splitlines())
+    assert (first["message"], third["message"]) == ("Hi", "Bye")
+    assert "line 2 is not UTF-8 text (byte 0xe9)" in second["error"]
+    assert [first["turn"], second["turn"], third["turn"]] == [1, 2, 3]
+
+
+def test_a_context_that_shifts_shifts_within_an_answer_and_between_two() -> None:
+    small = ("-c", "128", "-n", "160", "--ignore-eos", "--context-full", "shift")
+    out, err = chat("Tell me a story.", "And then?", "/show messages", options=small)
+    assert "what was oldest was let go" in err
+    assert "%" not in err
+    assert "the oldest 2 messages are left out from now on" in err
+    assert "error" not in err
+    assert err.count("assistant: ") == 2
+
+
+def test_one_option_for_a_full_context() -> None:
+    _, err = chat("/set context_full", "/set when-full", options=("--when-full", "drop"))
+    assert err == "context_full = shift\n" * 2
+    contradiction = llmgen("chat", str(smollm2()), "--when-full", "stop", "--context-full", "shift")
+    assert "--when-full stop contradicts --context-full shift" in refused(contradiction, code=2)
+
+
+def test_setting_showing_and_resetting() -> None:
+    _, err = chat(
+        "/set temp", "/set temp 0.3", "/set temp", "/reset temp", "/set stop_token_ids 2 7", "/set x"
+    )
+    assert err == (
+        "temp = 0.0\ntemp = 0.3\ntemp = 0.3\ntemp = 0.8\nstop_token_ids = (2, 7)\n"
+        "error: there is no option 'x'; /show lists them\n"
+    )
+
+
+def test_a_character_that_was_cut_is_joined() -> None:
+    ask = "Repeat exactly: \u65e5\u672c\u8a9e\u306e\u30c6\u30ad\u30b9\u30c8"
+    whole = answers(ask, options=("-n", "15"))[0]
+    parts = answers(ask, "/continue", "/continue", options=("-n", "5"))
+    assert sum((part["token_ids"] for part in parts), []) == whole["token_ids"]
+    assert "".join(part["text"] for part in parts) == whole["text"].rstrip("\ufffd")
+    assert "\u65e5\u672c\u8a9e\u306e\u30c6" in whole["text"]
+    out, err = chat(ask, "/continue", "/continue", "/show messages", options=("-n", "5"))
+    assert "\ufffd" not in out + err
+    assert f"assistant: {whole['text']}\n" in err
+
+
+def test_a_first_message_that_is_empty() -> None:
+    assert "the first message is empty" in refused(llmgen("chat", str(smollm2()), " "), code=2)
+
+
+def test_a_path_at_the_beginning_of_a_message() -> None:
+    _, err = chat("/etc/hosts has what?", "/home", "/x1")
+    assert "/etc/hosts is not a command; to send a message that begins with a slash" in err
+    assert "begin it with two: //etc/hosts\n" in err
+    assert "begin it with two: //home)" in err
+    assert err.count("error: ") == 3
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    notes, own = tmp_path / "notes.txt", tmp_path / "own.json"
+    notes.write_text("mine")
+    said = (
+        f"/save {own}",
+        "Hi",
+        f"/save {own}",
+        f"/save {notes}",
+        f"/export {notes}",
+        f"/save {tmp_path}/no/x",
+    )
+    _, err = chat(*said)
+    assert notes.read_text() == "mine"
+    assert len(json.loads(own.read_text())["messages"]) == 2
+    assert f"{notes} exists already; /export! {notes} replaces it" in err
+    assert "there is no folder" in err
+    assert err.count("error: ") == 3
+    chat("Hi", f"/export! {notes}", f"/load {own}", f"/save {own}", f"/save! {notes}")
+    assert json.loads(notes.read_text())["messages"]
+
+
+def test_a_first_message_and_files(tmp_path: Path) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text("The password is swordfish.\n")
+    command = (
+        "chat",
+        str(smollm2()),
+        "What is the password?",
+        "-f",
+        str(note),
+        "--temp",
+        "0",
+        "-n",
+        "20",
+        "--json",
+    )
+    done = llmgen(*command, input="/show messages\n")
+    told = json.loads(done.stdout)
+    assert told["message"].startswith("note.txt:\n```\nThe password is swordfish.\n```\n\nWhat is")
+    assert "swordfish" in told["text"]
+    assert "cannot read /none" in refused(llmgen("chat", str(smollm2()), "Hi", "-f", "/none"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_to_end_keeps_what_there_is_of_the_answer(name: str) -> None:
+    number = signal.Signals[name]
+    program = subprocess.Popen(
+        [*PROGRAM, "chat", str(smollm2()), "Count.", "--ignore-eos", "-n", "7000", "--seed", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        bufsize=0,
+    )
+    assert program.stdout is not None
+    shown = program.stdout.read(40)
+    program.send_signal(number)
+    rest, _ = program.communicate(timeout=120)
+    assert program.returncode == 128 + number
+    [entry] = kept.entries()
+    assert [message["role"] for message in entry.messages] == ["user", "assistant"]
+    assert entry.messages[1]["content"].strip() == (shown + rest).decode().strip()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")
+def test_a_reader_that_goes_away_loses_nothing_of_the_answer() -> None:
+    program = subprocess.Popen(
+        [*PROGRAM, "chat", str(smollm2()), "Count.", "--ignore-eos", "-n", "7000", "--seed", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        bufsize=0,
+    )
+    assert program.stdout is not None
+    shown = program.stdout.read(40)
+    program.stdout.close()
+    assert program.wait(timeout=120) == 0
+    [entry] = kept.entries()
+    assert shown in entry.messages[1]["content"].encode()
+
+
+def test_the_conversations_command(tmp_path: Path) -> None:
+    assert "no conversation is kept yet" in llmgen("chats").stderr
+    chat("My name is Zebulon.")
+    chat("Hello.", "Hello again.")
+    listed = [json.loads(line) for line in llmgen("chats", "--json").stdout.splitlines()]
+    assert [entry["title"] for entry in listed] == ["Hello.", "My name is Zebulon."]
+    assert [entry["messages"] for entry in listed] == [4, 2]
+    assert "Zebulon" in llmgen("chats", "list").stdout
+    found = llmgen("chats", "search", "zebulon", "NAME").stdout
+    assert "    user: My name is Zebulon.\n" in found
+    assert "no message holds xylophone" in llmgen("chats", "search", "xylophone").stderr
+    assert llmgen("chats", "rename", "2", "Names").returncode == 0
+    _, err = chat("/show messages", "/rename The other", options=("--open", "names"))
+    assert "user: My name is Zebulon." in err
+    page = llmgen("chats", "export", "the other").stdout
+    assert page.startswith("# The other\n\n## User\n\nMy name is Zebulon.\n")
+    out = tmp_path / "x.json"
+    for options, code in ((), 0), ((), 2), (("--force",), 0):
+        done = llmgen("chats", "export", "the other", "--format", "json", "-o", str(out), *options)
+        assert done.returncode == code
+    assert json.loads(out.read_text())["title"] == "The other"
+    assert "removed" in llmgen("chats", "remove", "the other").stderr
+    assert "no conversation 'the other'" in refused(llmgen("chats", "export", "the other"), code=2)
+    assert len(list(kept.entries())) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_kill_loses_nothing_and_ctrl_c_ends_a_script() -> None:
+    for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
+        program = subprocess.Popen(
+            [*PROGRAM, "chat", str(smollm2()), "--ignore-eos", "-n", "7000", "--seed", "1"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        assert program.stdin is not None
+        assert program.stdout is not None
+        program.stdin.write(f"My name is Signal{number}.\n".encode())
+        program.stdin.flush()
+        program.stdout.read(20)
+        program.send_signal(number)
+        program.communicate(timeout=120)
+        assert program.returncode == code
+        _, err = chat("/show messages", options=("--resume",))
+        assert f"Signal{number}" in err
