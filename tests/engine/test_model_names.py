@@ -9,7 +9,7 @@ import pytest
 
 import tiny
 from llmgen import LLM, ModelFileError, hub
-from llmgen.api import KVType
+from llmgen.api_base import KVType
 from llmgen.backends.cpu.states import KV_BYTES
 
 
