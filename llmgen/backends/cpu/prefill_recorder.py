@@ -13,12 +13,18 @@ from llmgen.backends.cpu.kernels.layout import (
     SCORE_ROWS,
     TILE_BLOCK,
     TILE_TOKENS,
+    panel_scratch,
     row_state_bytes,
 )
 from llmgen.backends.cpu.plan import EVERYTHING, Access, Each, Step, Value
 from llmgen.backends.cpu.recorder import TOKENS, Recorder, share
+from llmgen.backends.cpu.runtime.caches import panels_together
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.model.weights import Matrix, Vector
+
+PANEL_COLUMNS = 1024
+"""Columns of a matrix that the panel kernel takes at once: an unpacked panel of so many, and as many
+activations of a tile, stay in the first cache."""
 
 
 class PrefillRecorder(Recorder):
@@ -51,9 +57,13 @@ class PrefillRecorder(Recorder):
     def _panel(self, x: Value, w: BoundMatrix, out: Value) -> None:
         kernels = w.kernels
         tiles, blocks = x, w.n_cols
+        chunk, together, nbytes = w.n_cols, 1, -(-w.n_cols // 32) * kernels.panel_bytes + 64
         if kernels.record != "float32":
             tiles, blocks = self._tiles(x), w.n_cols // kernels.block
-        scratch = self.scratch(-(-w.n_cols // 32) * kernels.panel_bytes + 64)
+            chunk, together = min(blocks, PANEL_COLUMNS // kernels.block), panels_together()
+            n_chunks, wide = -(-blocks // chunk), chunk * kernels.block // 32
+            _, nbytes = panel_scratch(kernels.panel_bytes, wide, together, n_chunks, self.max_tokens)
+        scratch = self.scratch(nbytes)
         first, last = share(-(-w.n_rows // PANEL_ROWS), 1)
         accesses: list[Access] = [
             (tiles, EVERYTHING, False),
@@ -70,6 +80,8 @@ class PrefillRecorder(Recorder):
             blocks=blocks,
             out=out,
             scratch=scratch,
+            chunk=chunk,
+            together=together,
             add=0,
             rows=w.n_rows,
             x_stride=x.stride,

@@ -243,7 +243,9 @@ class Panel(NamedTuple):
     blocks: Any  # of a row; for float weights single weights
     out: Any
     out_stride: Any
-    scratch: Any  # one unpacked panel
+    scratch: Any  # see layout.panel_scratch; for float weights one unpacked panel
+    chunk: Any  # blocks of a row that are unpacked at once
+    together: Any  # panels that are unpacked at once
     add: Any  # 1: add to out; 0: write it
     run: Any
     rows: Any  # of the matrix

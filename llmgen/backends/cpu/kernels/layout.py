@@ -80,6 +80,21 @@ RECORDS = {
 }
 """d is the scale of 32 activations, e is d times their sum (per 32, or per 16 where it says so)."""
 
+
+def panel_scratch(
+    panel_bytes: int, chunk: int, together: int, n_chunks: int, max_tokens: int
+) -> tuple[int, int]:
+    """What a thread of the panel kernel needs: bytes of one unpacked panel, and of everything.
+
+    panel_bytes: per 32 weights; chunk: blocks of 32 weights unpacked at once; together:
+    panels unpacked at once.  Behind the panels, where a row takes several chunks, are the
+    sums so far, f32 [together][max_tokens in whole tiles][PANEL_ROWS].
+    """
+    panel = chunk * panel_bytes
+    tokens = -(-max_tokens // TILE_TOKENS) * TILE_TOKENS
+    return panel, together * (panel + (tokens * PANEL_ROWS * 4 if n_chunks > 1 else 0)) + 64
+
+
 TILE_BLOCK = 416
 """Eight tokens times 32 activations for the panel kernel: int8 [8 groups][8 tokens][4] | f32 d [8] |
 f32 e [8] | f32 e of the first 16 [8] | of the last 16 [8] | int32 minus the sum [8]."""

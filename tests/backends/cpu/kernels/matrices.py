@@ -16,6 +16,7 @@ from llmgen.backends.cpu.kernels.layout import (
     RECORDS,
     TILE_BLOCK,
     TILE_TOKENS,
+    panel_scratch,
 )
 
 # Where the half-precision scales stand in a block.
@@ -219,7 +220,13 @@ def matvec(m: Matrix, x: np.ndarray, n_threads: int = 1, level: str | None = Non
 
 
 def panel(
-    m: Matrix, x: np.ndarray, n_threads: int = 1, level: str | None = None, add: np.ndarray | None = None
+    m: Matrix,
+    x: np.ndarray,
+    n_threads: int = 1,
+    level: str | None = None,
+    add: np.ndarray | None = None,
+    chunk: int = 2,
+    together: int = 3,
 ) -> np.ndarray:
     """x [n, n_cols] -> float32 [n, n_rows] by the kernel for prompts, plus ``add``."""
     n = len(x)
@@ -232,6 +239,10 @@ def panel(
     tiles, blocks = source, m.n_cols
     if m.key not in FLOATS:
         tiles, blocks = tiled(x, level), m.n_cols // m.kernels.block
+    nbytes = -(-m.n_cols // 32) * m.kernels.panel_bytes + 64
+    if m.key not in FLOATS:
+        wide = chunk * m.kernels.block // 32
+        _, nbytes = panel_scratch(m.kernels.panel_bytes, wide, together, -(-blocks // chunk), n)
     for thread, (first, last) in enumerate(ranges(panels, n_threads)):
         step(
             m.kernels.panel,
@@ -245,7 +256,9 @@ def panel(
             blocks=blocks,
             out=out,
             out_stride=out.strides[0],
-            scratch=aligned(-(-m.n_cols // 32) * m.kernels.panel_bytes + 64, np.uint8, 0xFF),
+            scratch=aligned(nbytes, np.uint8, 0xFF),
+            chunk=chunk,
+            together=together,
             add=int(add is not None),
             run=Run(n),
             rows=m.n_rows,

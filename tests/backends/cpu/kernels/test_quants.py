@@ -198,3 +198,18 @@ def test_recorded_blocks() -> None:
             largest = np.abs(values[[1, 0]]).max(axis=1, keepdims=True)
             assert np.all(np.abs(out - values[[1, 0]]) <= 3e-7 * largest), name
     assert {*KEYS} - {"f32"} == {name.lower() for name in names}
+
+
+@pytest.mark.parametrize("key", QUANTIZED)
+def test_blocking_for_the_caches_changes_no_bit(key: str) -> None:
+    """A sum that waits in memory for the next columns goes on as if it had stayed in a register."""
+    rng = np.random.default_rng(12)
+    m, x = random_matrix(key, 75, 1024, rng), activations(21, 1024, rng)
+    before = rng.normal(0, 1, (21, 75)).astype(np.float32)
+    blocks = m.n_cols // m.kernels.block
+    expected = panel(m, x, add=before, chunk=blocks, together=1)
+    for chunk in (1, 3, blocks):
+        for together in (1, 2, 4, 9):
+            for n_threads in (1, 2):
+                ours = panel(m, x, n_threads, add=before, chunk=chunk, together=together)
+                np.testing.assert_array_equal(ours, expected)

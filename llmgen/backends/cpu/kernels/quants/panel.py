@@ -55,6 +55,19 @@ def zero_tile(typing_context: Any) -> Any:
     return _TILE(), generate
 
 
+@intrinsic
+def load_tile(typing_context: Any, address: Any) -> Any:
+    """TOKENS times f32x16 from memory, one behind the other."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        rows = [
+            b.load(pointer(b, offset(b, args[0], 64 * t)), align=64, typ=f32x16.llvm) for t in range(TOKENS)
+        ]
+        return context.make_tuple(b, _TILE, rows)
+
+    return _TILE(types.intp), generate
+
+
 def scale_step(totals: Any, has_min: bool) -> Any:
     """``step(f, totals, d, m, dx, e)``: f[t] += d * dx[t] * totals[t] + m * e[t].
 
@@ -151,8 +164,8 @@ def _make(quant: Any, key: str) -> Any:
         return tail_address if row == tail_row else weights + row * row_bytes
 
     @inline
-    def unpack_panel(weights, row_bytes, row, n_rows, tail_row, tail_address, blocks, panel):  # type: ignore[no-untyped-def]
-        """16 rows from ``row`` on, of ``blocks`` file blocks each -> [32 weights][panel_bytes], as above."""
+    def unpack_panel(weights, row_bytes, row, n_rows, tail_row, tail_address, start, n, panel):  # type: ignore[no-untyped-def]
+        """Of 16 rows from ``row`` on n file blocks from ``start`` on -> [32 weights][panel_bytes], as above."""
         for half in range(2):
             r = row + 8 * half
             p0 = row_address(weights, row_bytes, r, n_rows, tail_row, tail_address)
@@ -164,7 +177,7 @@ def _make(quant: Any, key: str) -> Any:
             p6 = row_address(weights, row_bytes, r + 6, n_rows, tail_row, tail_address)
             p7 = row_address(weights, row_bytes, r + 7, n_rows, tail_row, tail_address)
             o = panel
-            for block in range(blocks):
+            for block in range(start, start + n):
                 at = block * block_bytes
                 for j in range(sub_blocks):
                     rows = (
@@ -192,47 +205,69 @@ def _make(quant: Any, key: str) -> Any:
     def panel(args: int, thread: int, n_threads: int) -> None:
         """out[token][row] (+)= weights[row] . x[token] for this thread's panels and every token.
 
-        first, last: panels of 16 rows; x: tiles of 8 tokens; out: f32.
+        first, last: panels of 16 rows; x: tiles of 8 tokens; out: f32.  ``together`` panels
+        and ``chunk`` blocks of their rows are taken at a time, so that what is read again and
+        again stays in the caches: a tile's activations serve all these panels, and the
+        unpacked panels all tiles.  A sum that has begun waits in the scratch for the next chunk.
         """
         weights = arg(args, at.weights)
         row_bytes = arg(args, at.row_bytes)
+        n_rows = arg(args, at.rows)
+        tail_row = arg(args, at.tail_row)
+        tail_address = arg(args, at.tail_address)
         blocks = arg(args, at.blocks)
+        chunk = arg(args, at.chunk)
+        together = arg(args, at.together)
         scratch = arg(args, at.scratch)
         out_stride = arg(args, at.out_stride)
         add = arg(args, at.add) != 0
-        n_tokens = run_field(arg(args, at.run), RUN_TOKENS)
-        tiles = (n_tokens + TILE_TOKENS - 1) // TILE_TOKENS
-        n_blocks = blocks * sub_blocks
+        tiles = (run_field(arg(args, at.run), RUN_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS
         groups = arg(args, at.groups)
-        x_tile = n_blocks * TILE_BLOCK
-        for index in range(arg(args, at.first), arg(args, at.last)):
-            row = index * PANEL_ROWS
-            n_rows = arg(args, at.rows)
-            unpack_panel(
-                weights,
-                row_bytes,
-                row,
-                n_rows,
-                arg(args, at.tail_row),
-                arg(args, at.tail_address),
-                blocks,
-                scratch,
-            )
-            for tile in range(tiles):
-                for part in range(0, TILE_TOKENS, TOKENS):
-                    x = arg(args, at.x) + tile * x_tile + 4 * part
-                    f = zero_tile()
-                    p = scratch
-                    for _ in range(n_blocks):
-                        f = add_block(f, p, x, groups)
-                        p += panel_bytes
-                        x += TILE_BLOCK
-                    o = arg(args, at.out) + (tile * TILE_TOKENS + part) * out_stride + 4 * row
-                    for v in f:
-                        if add:
-                            v = v + load_f32x16(o)
-                        store_f32x16(o, v)
-                        o += out_stride
+        x_tile = blocks * sub_blocks * TILE_BLOCK
+        one_panel = chunk * sub_blocks * panel_bytes
+        sums = scratch + together * one_panel
+        panel_sums = tiles * TILE_TOKENS * PANEL_ROWS * 4
+        last_panel = arg(args, at.last)
+        for index in range(arg(args, at.first), last_panel, together):
+            count = min(together, last_panel - index)
+            for start in range(0, blocks, chunk):
+                n = min(chunk, blocks - start)
+                for i in range(count):
+                    row = (index + i) * PANEL_ROWS
+                    unpack_panel(
+                        weights,
+                        row_bytes,
+                        row,
+                        n_rows,
+                        tail_row,
+                        tail_address,
+                        start,
+                        n,
+                        scratch + i * one_panel,
+                    )
+                for t in range(0, tiles * TILE_TOKENS, TOKENS):
+                    tile, part = t // TILE_TOKENS, t % TILE_TOKENS
+                    x_part = arg(args, at.x) + tile * x_tile + start * sub_blocks * TILE_BLOCK + 4 * part
+                    for i in range(count):
+                        begun = sums + i * panel_sums + 64 * t
+                        f = zero_tile() if start == 0 else load_tile(begun)
+                        p = scratch + i * one_panel
+                        x = x_part
+                        for _ in range(n * sub_blocks):
+                            f = add_block(f, p, x, groups)
+                            p += panel_bytes
+                            x += TILE_BLOCK
+                        if start + n < blocks:
+                            for v in f:
+                                store_f32x16(begun, v)
+                                begun += 64
+                        else:
+                            o = arg(args, at.out) + t * out_stride + 64 * (index + i)
+                            for v in f:
+                                if add:
+                                    v = v + load_f32x16(o)
+                                store_f32x16(o, v)
+                                o += out_stride
 
     return step(panel)
 
