@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from llmgen.tokenizer.tokenizer import Tokenizer
+from typing import Protocol
 
 _new_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class TokenTexts(Protocol):
+    """The part of :class:`Tokenizer` that turns ids into text."""
+
+    bos_id: int | None
+    eos_id: int | None
+    add_bos: bool
+    add_eos: bool
+    puts_space_in_front: bool
+
+    def token_bytes(self, id: int) -> bytes: ...
+
+    def is_hidden(self, id: int) -> bool: ...
 
 
 class StreamDecoder:
@@ -20,7 +31,7 @@ class StreamDecoder:
     same ids.  Made by :meth:`Tokenizer.stream_decoder`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool, continuation: bool) -> None:
+    def __init__(self, tokenizer: TokenTexts, skip_special: bool, continuation: bool) -> None:
         """See :meth:`Tokenizer.stream_decoder`."""
         self._tokenizer = tokenizer
         self._skip_special = skip_special

@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 
-from llmgen.cli.terminal.output import is_simple, size
+from llmgen.cli.terminal.output import size
+from llmgen.cli.terminal.settings import is_simple
 from llmgen.errors import LLMGenError
 
 _MOST_OSC_52 = 74_000  # bytes of base64; terminals drop longer ones

@@ -93,7 +93,7 @@ def talk(
     Type a message and Enter; /help lists the commands. Without a terminal, every
     line of stdin is a message or a command, after MESSAGE.
     """
-    from llmgen.cli.chat.commands import attach
+    from llmgen.cli.chat.commands import attach, obey
     from llmgen.cli.chat.conversation import Conversation
     from llmgen.cli.chat.repl import Repl
     from llmgen.cli.chats import kept
@@ -119,6 +119,7 @@ def talk(
         repl = Repl(
             talk,
             path,
+            obey=obey,
             change=models.change,
             think="show" if think is Think.off else think.value,  # type: ignore[arg-type]
             markdown=not no_markdown,

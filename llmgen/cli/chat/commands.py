@@ -50,11 +50,6 @@ Alt-Enter begins a new line, and so does Enter between \"\"\" and \"\"\".
 Ctrl-C stops an answer and keeps it. A message that begins with // is sent with one slash."""
 
 
-def leaves(line: str) -> bool:
-    """Whether a command ends the conversation."""
-    return line.split(" ")[0] in ("/exit", "/quit", "/bye")
-
-
 def obey(repl: Repl, line: str) -> None:
     """Carry out a command.  Raises LLMGenError."""
     name, _, rest = line.partition(" ")

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from llmgen.cli.chat import commands
 from llmgen.cli.chat.conversation import Conversation, State
 from llmgen.cli.chat.interrupts import Leaving, Stop
 from llmgen.cli.chat.joined import JoinedStream
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from llmgen.engine import GenerationResult
 
 _NOTHING_CAME = "[interrupted before the first word: nothing has changed, Up brings it again]"
+_LEAVES = ("/exit", "/quit", "/bye")
 _SAVE_EVERY_S = 5.0
 """An answer that is being made is saved this often: what a crash or a power cut can cost."""
 
@@ -59,6 +59,7 @@ class Repl:
         talk: Conversation,
         path: Path,
         *,
+        obey: Callable[[Repl, str], None],
         change: Callable[[Conversation, str], Path],
         think: Think,
         markdown: bool,
@@ -67,15 +68,16 @@ class Repl:
         keep: bool,
         piped: bool = False,
     ) -> None:
-        """``change`` makes a conversation go on with another model; ``keep``: save it as it grows.
+        """``obey`` carries out a command, and ``change`` makes a conversation go on with another model.
 
-        ``piped``: nobody types it.
+        ``keep``: save the conversation as it grows; ``piped``: nobody types it.
         """
         self.talk = talk
         self.path = path
         self.files: list[tuple[str, str]] = []
         self.regenerated = 0
         self.reader: Reader
+        self._obey = obey
         self._change = change
         self._think: Think = think
         self._markdown = markdown
@@ -140,10 +142,10 @@ class Repl:
 
     def _handle(self, line: str) -> bool:
         if line.startswith("/") and not line.startswith("//") and "\n" not in line:
-            if commands.leaves(line):
+            if line.split(" ")[0] in _LEAVES:
                 return False
             with self.reader.obeying():
-                commands.obey(self, line)
+                self._obey(self, line)
             return True
         if line.strip():
             self._say(line[1:] if line.startswith("//") else line)

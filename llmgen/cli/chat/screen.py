@@ -9,8 +9,9 @@ from typing import Literal
 
 from llmgen.cli.chat.thinking import ThinkSplitter
 from llmgen.cli.terminal.growing import watch_for_stops
-from llmgen.cli.terminal.output import generated, is_simple
+from llmgen.cli.terminal.output import generated
 from llmgen.cli.terminal.plain import PlainWriter, Write, answer_writer
+from llmgen.cli.terminal.settings import is_simple
 
 Think = Literal["show", "fold", "hide"]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
-import typing
 from collections.abc import Callable
 from typing import Any
 
+from llmgen.cli.common.signatures import parameters_of, with_parameters
 from llmgen.errors import UsageError
 
 _NAME_FILES = ("MODEL", "MODEL...", "FILE|NAME")
@@ -21,20 +19,14 @@ def reading_texts(command: Callable[..., None]) -> Callable[..., None]:
     surrogates, which no tokenizer takes.  Names of files stay as they are: they go back to
     the system as they came.
     """
-    hints = typing.get_type_hints(command, include_extras=True)
-    names = {name: _shown_name(name, hint) for name, hint in hints.items() if not _names_file(hint)}
+    parameters = parameters_of(command)
+    texts = [parameter for parameter in parameters if not _names_file(parameter.annotation)]
+    names = {parameter.name: _shown_name(parameter.name, parameter.annotation) for parameter in texts}
 
-    @functools.wraps(command)
+    @with_parameters(command, parameters)
     def with_texts(*args: Any, **values: Any) -> None:
         command(*args, **{name: _as_text(value, names.get(name)) for name, value in values.items()})
 
-    parameters = [
-        parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
-        for parameter in inspect.signature(command).parameters.values()
-    ]
-    del with_texts.__wrapped__  # Typer must see this signature, not that one
-    with_texts.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_texts.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_texts
 
 

@@ -10,12 +10,10 @@ defaults.
 from __future__ import annotations
 
 import difflib
-import functools
 import inspect
 import json
 import os
 import tomllib
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +24,7 @@ from typer.core import TyperCommand
 
 from llmgen.cli.common import help
 from llmgen.cli.common.options import own_flag
+from llmgen.cli.common.signatures import option, parameters_of, with_parameters
 from llmgen.cli.terminal.output import visible
 from llmgen.errors import UsageError
 
@@ -37,7 +36,7 @@ ARGUMENTS = "llmgen.arguments"
 _OWN = {"config", "print_config", "help"}
 _MOST_BYTES = 1 << 20
 _MOST_VALUES = 20_000
-_RECORD = "record"
+_GIVEN = "given"
 
 
 @dataclass
@@ -53,12 +52,25 @@ class Origin:
     sources: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Given:
+    """The options of a command that somebody or something set, and the name of its run, where it has one."""
+
+    run: str | None
+    options: dict[str, Any]
+
+
 class Command(TyperCommand):
     """A command that remembers what was typed after its name: each run of an options file is parsed with it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = list(args)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:  # of a value that is missing, the parser says too little
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         formatter.write_usage(ctx.command_path, help.usage(self))
@@ -70,41 +82,35 @@ class Command(TyperCommand):
         help.write_examples(str(self.name), formatter)
 
 
-def configurable(command: Callable[..., None]) -> Callable[..., None]:
+Perform = Callable[[typer.Context, Path, dict[str, Any]], int]
+"""Carries out the runs of an options file and returns the exit code."""
+
+
+def configurable(command: Callable[..., None], perform: Perform | None = None) -> Callable[..., None]:
     """Give a command ``--config`` and ``--print-config``; to be applied last.
 
-    A parameter ``record`` of the command is given its :class:`~llmgen.cli.run.manifest.Record`.
+    A parameter ``given`` of the command is set to its :class:`Given`.  ``perform`` carries out a file
+    of several runs, which other commands refuse.
     """
-    hints = typing.get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
-        for parameter in inspect.signature(command).parameters.values()
-        if parameter.name != _RECORD
-    ]
-    records = _RECORD in inspect.signature(command).parameters
-    keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
-    context = keyword("context", annotation=typer.Context)
+    own = parameters_of(command, without=_GIVEN)
+    takes_given = _GIVEN in inspect.signature(command).parameters
     added = [
-        keyword("config", default=None, annotation=_CONFIG),
-        keyword("print_config", default=False, annotation=_PRINT),
+        option("config", _config_option(perform), None),
+        option("print_config", _PRINT),
+        option("context", typer.Context, inspect.Parameter.empty),
     ]
 
-    @functools.wraps(command)
+    @with_parameters(command, [*own, *added])
     def configured(
         *args: Any, context: typer.Context, config: Path | None, print_config: bool, **values: Any
     ) -> None:
         if print_config:
             print("\n".join(_in_effect(context)))
             return
-        if records:
-            from llmgen.cli.run.manifest import Record
-
-            values[_RECORD] = Record(origin(context).run, given(context))
+        if takes_given:
+            values[_GIVEN] = Given(origin(context).run, given(context))
         command(*args, **values)
 
-    del configured.__wrapped__  # Typer must see this signature, not that one
-    configured.__signature__ = inspect.Signature([*own, *added, context])  # type: ignore[attr-defined]
-    configured.__annotations__ = {p.name: p.annotation for p in configured.__signature__.parameters.values()}  # type: ignore[attr-defined]
     return configured
 
 
@@ -115,7 +121,7 @@ def origin(context: typer.Context) -> Origin:
     return context.obj
 
 
-def _load(context: typer.Context, path: Path | None) -> Path | None:
+def _load(perform: Perform | None, context: typer.Context, path: Path | None) -> Path | None:
     """Put what the files say where the parser looks for defaults; called before other options are read.
 
     A file of several runs is carried out here, each of its runs with a context of its own.
@@ -126,8 +132,10 @@ def _load(context: typer.Context, path: Path | None) -> Path | None:
     if path is not None and state.values is None:
         state.values = read_file(path)
         if RUNS in state.values:
-            from llmgen.cli.run.manifest import perform
-
+            if perform is None:
+                raise UsageError(
+                    f"{path}: {RUNS} holds named runs, which `llmgen run` takes, not {context.info_name}"
+                )
             raise typer.Exit(perform(context, path, state.values))
     found: dict[str, Any] = {}
     default = user_file()
@@ -145,16 +153,20 @@ def _noted(state: Origin, file: Path, values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-_CONFIG = Annotated[
-    Path | None,
-    typer.Option(
+def _config_option(perform: Perform | None) -> Any:
+    def load(context: typer.Context, value: Path | None) -> Path | None:
+        return _load(perform, context, value)
+
+    option = typer.Option(
         "--config",
         metavar="FILE",
-        callback=_load,
+        callback=load,
         is_eager=True,
         help="Options from a TOML or YAML file; what is typed wins.",
-    ),
-]
+    )
+    return Annotated[Path | None, option]
+
+
 _PRINT = Annotated[
     bool,
     typer.Option("--print-config", help="Print the options in effect and where each comes from, then exit."),

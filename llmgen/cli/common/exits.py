@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO
 
-from llmgen.cli.terminal.output import is_quiet, say, visible
+from llmgen.cli.terminal.output import say, visible
+from llmgen.cli.terminal.settings import is_quiet
 from llmgen.errors import LLMGenError
 
 DONE = 0
@@ -134,13 +135,9 @@ def _describe_os_error(error: OSError) -> str:
 
 def _describe_usage(error: BaseException) -> tuple[str, int]:
     """The same for Typer's usage errors, known by their shape: their class moved between versions."""
-    from llmgen.cli.app import COMMANDS
-
     message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "llmgen"
-    if command == "llmgen" and sys.argv[1:2] and sys.argv[1] in COMMANDS:
-        command = f"llmgen {sys.argv[1]}"  # the parser does not always say whose option it is
     message = message[:1].lower() + message[1:]
     return f"{message} (see `{command} --help`)", int(error.exit_code)  # type: ignore[attr-defined]
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from llmgen.cli.common.options import EngineOptions
 from llmgen.cli.terminal.output import note
-from llmgen.cli.terminal.progress import Bar, can_draw
+from llmgen.cli.terminal.progress import Bar
+from llmgen.cli.terminal.settings import can_draw
 
 if TYPE_CHECKING:
     from llmgen import LLM

@@ -11,7 +11,8 @@ import typer
 
 from llmgen import hub
 from llmgen.cli.terminal.output import note, size, visible
-from llmgen.cli.terminal.progress import Bar, can_draw
+from llmgen.cli.terminal.progress import Bar
+from llmgen.cli.terminal.settings import can_draw
 
 
 def complete_model(incomplete: str) -> list[str]:

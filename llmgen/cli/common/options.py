@@ -15,13 +15,14 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
+from llmgen.cli.common.signatures import option as keyword
+from llmgen.cli.common.signatures import parameters_of, with_parameters
 from llmgen.errors import UsageError
 from llmgen.sampling.params import OTHER_NAMES, Option, SamplingParams, option_named, option_table
 
@@ -220,8 +221,7 @@ def _parameter(
     text = f"{help[:1].upper()}{help[1:]}" + (f" [default: {shown}]" if shown else "")
     option = typer.Option(*flags, help=text, show_default=False, metavar=metavar, envvar=envvar)
     annotation: Any = Annotated[kind if kind is bool else kind | None, option]
-    default = False if kind is bool else None
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return keyword(name, annotation, False if kind is bool else None)
 
 
 def _expand(
@@ -231,19 +231,10 @@ def _expand(
     build: Callable[[dict[str, Any]], Any],
 ) -> Callable[..., None]:
     """Put the options in place of the parameter ``group``, which gets what ``build`` makes of them."""
-    hints = typing.get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
-        for parameter in inspect.signature(command).parameters.values()
-        if parameter.name != group
-    ]
 
-    @functools.wraps(command)
+    @with_parameters(command, [*parameters_of(command, without=group), *options])
     def expanded(*args: Any, **values: Any) -> None:
         grouped = {option.name: values.pop(option.name) for option in options}
         command(*args, **values, **{group: build(grouped)})
 
-    del expanded.__wrapped__  # Typer must see this signature, not that one
-    expanded.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
-    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *options)}
     return expanded

@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import time
-import typing
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from llmgen.cli.common.machine import versions
-from llmgen.cli.terminal import output
+from llmgen.cli.common.signatures import option, parameters_of, with_parameters
 from llmgen.cli.terminal.output import note, visible
+from llmgen.cli.terminal.settings import be_quiet
 from llmgen.errors import UsageError
 
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Log what happens, with timings, on stderr.")]
@@ -49,27 +48,18 @@ def with_volume(command: Callable[..., None], quiet: bool = True) -> Callable[..
     """
     if "verbose" in inspect.signature(command).parameters:
         return command
-    hints = typing.get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
-        for parameter in inspect.signature(command).parameters.values()
-    ]
-    keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=False)
-    added = [keyword("quiet", annotation=QuietOption)] if quiet else []
-    added.append(keyword("verbose", annotation=VerboseOption))
+    added = [option("quiet", QuietOption)] if quiet else []
+    added.append(option("verbose", VerboseOption))
 
-    @functools.wraps(command)
+    @with_parameters(command, [*parameters_of(command), *added])
     def with_options(*args: Any, verbose: bool, quiet: bool = False, **values: Any) -> None:
         if verbose and quiet:
             raise UsageError("--verbose and --quiet exclude each other; give one of them")
         if verbose:
             _log()
-        output.be_quiet(quiet)
+        be_quiet(quiet)
         command(*args, **values)
 
-    del with_options.__wrapped__  # Typer must see this signature, not that one
-    with_options.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
-    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
     return with_options
 
 

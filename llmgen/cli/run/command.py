@@ -14,7 +14,7 @@ import typer
 
 from llmgen import hub
 from llmgen.cli.common import exits
-from llmgen.cli.common.config import configurable
+from llmgen.cli.common.config import Given, configurable
 from llmgen.cli.common.documents import read_text, with_documents
 from llmgen.cli.common.endings import note_cuts
 from llmgen.cli.common.loading import open_llm
@@ -23,7 +23,7 @@ from llmgen.cli.common.options import EngineOptions, model_options, sampling_opt
 from llmgen.cli.common.stdin import as_message, piped_text, typed_text
 from llmgen.cli.common.templates import TemplateOption, find_template, fitted
 from llmgen.cli.run.answers import Head, print_beams, print_samples
-from llmgen.cli.run.manifest import Record
+from llmgen.cli.run.manifest import head, perform
 from llmgen.cli.terminal.output import note, print_json
 from llmgen.cli.terminal.plain import WrapOption, answer_writer
 from llmgen.cli.terminal.progress import Bar, PromptBar
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from llmgen.engine import BeamOptions, GenerationResult, GenerationStream
 
 
-@configurable
+@functools.partial(configurable, perform=perform)
 @model_options
 @sampling_options
 def command(
@@ -99,7 +99,7 @@ def command(
     *,
     engine: EngineOptions,
     sampling: SamplingParams,
-    record: Record,
+    given: Given,
 ) -> None:
     """Complete one prompt.
 
@@ -119,7 +119,7 @@ def command(
     if sampling.logprobs is not None and not json:
         raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
     hub.find(model)  # refuses before stdin is read, where model_path might also download
-    ignores_stdin = no_stdin or record.run is not None
+    ignores_stdin = no_stdin or given.run is not None
     for_answers = raw or json or parse_special or samples > 1 or beams or prompt_cache is not None
     if prompt is None and not file and not ignores_stdin and not for_answers and _at_terminal():
         from llmgen.cli.chat.command import talk
@@ -134,7 +134,7 @@ def command(
     if chat is not None and parse_special:
         raise UsageError("--parse-special is for raw prompts, since a message's text is data; add --raw")
     with open_llm(path, engine, chat) as llm:
-        head = functools.partial(record.head, llm, sampling)
+        begin = functools.partial(head, given, llm, sampling)
         if chat is None:
             if not raw:
                 note("this model has no chat template, so the text is completed as it stands")
@@ -146,11 +146,11 @@ def command(
                 ids = llm.encode_chat(fitted(chat, _messages(system, text)))
             sampling = sampling.with_(stop=(*sampling.stop, *chat.stops))
         if search is not None:
-            raise typer.Exit(print_beams(llm, ids, sampling, search, json, head, wrap))
+            raise typer.Exit(print_beams(llm, ids, sampling, search, json, begin, wrap))
         if samples > 1:
-            raise typer.Exit(print_samples(llm, ids, sampling, samples, json, head, wrap))
+            raise typer.Exit(print_samples(llm, ids, sampling, samples, json, begin, wrap))
         with _stream(llm, ids, sampling, prompt_cache) as stream:
-            result = _print_json(stream, head) if json else _print_text(stream, wrap)
+            result = _print_json(stream, begin) if json else _print_text(stream, wrap)
         if stats:
             _note_stats(result)
         else:

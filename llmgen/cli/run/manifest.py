@@ -9,7 +9,6 @@ others go on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ import typer
 
 from llmgen import __version__
 from llmgen.cli.common import exits
-from llmgen.cli.common.config import ARGUMENTS, RUNS, Origin, given
+from llmgen.cli.common.config import ARGUMENTS, RUNS, Given, Origin, given
 from llmgen.cli.run.answers import SEPARATOR
 from llmgen.cli.terminal.output import note, print_json, say, visible
 from llmgen.errors import UsageError
@@ -28,28 +27,21 @@ if TYPE_CHECKING:
     from llmgen.engine import GenerationResult
 
 
-@dataclass(frozen=True)
-class Record:
-    """What a run's JSON begins with, so that the run can be repeated; nothing outside of a manifest."""
+def head(given: Given, llm: LLM, sampling: SamplingParams, result: GenerationResult) -> dict[str, Any]:
+    """What a run's JSON begins with, so that the run can be repeated; nothing outside of a manifest.
 
-    run: str | None
-    given: dict[str, Any] = field(default_factory=dict)
-
-    def head(self, llm: LLM, sampling: SamplingParams, result: GenerationResult) -> dict[str, Any]:
-        """Name, version, model and all options in effect, under their names in an options file.
-
-        ``fingerprint`` tells models of one name apart.
-        """
-        if self.run is None:
-            return {}
-        used = {
-            "ctx": llm.n_ctx,
-            "kv-type": llm.model.layout.kv_type,
-            **sampling_values(sampling),
-            "seed": result.seed,
-        }
-        about = _head(self.run, {**self.given, **used})
-        return {**about, "fingerprint": llm.model.fingerprint}
+    Name, version, model and all options in effect, under their names in an options file;
+    ``fingerprint`` tells models of one name apart.
+    """
+    if given.run is None:
+        return {}
+    used = {
+        "ctx": llm.n_ctx,
+        "kv-type": llm.model.layout.kv_type,
+        **sampling_values(sampling),
+        "seed": result.seed,
+    }
+    return {**_head(given.run, {**given.options, **used}), "fingerprint": llm.model.fingerprint}
 
 
 def _head(name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +58,7 @@ def sampling_values(sampling: SamplingParams) -> dict[str, Any]:
 
 def perform(context: typer.Context, path: Path, values: dict[str, Any]) -> int:
     """Carry out the runs of a file; returns the exit code.  Raises UsageError where any of them cannot be parsed."""
-    runs = _checked(context, path, values)
+    runs = _checked(path, values)
     contexts = {name: _parsed(context, path, values, name) for name in runs}
     codes: list[int] = []
     for name, inner in contexts.items():
@@ -84,12 +76,8 @@ def perform(context: typer.Context, path: Path, values: dict[str, Any]) -> int:
     return max(codes)
 
 
-def _checked(context: typer.Context, path: Path, values: dict[str, Any]) -> Mapping[str, Any]:
+def _checked(path: Path, values: dict[str, Any]) -> Mapping[str, Any]:
     """The table of runs."""
-    if context.info_name != "run":
-        raise UsageError(
-            f"{path}: {RUNS} holds named runs, which `llmgen run` takes, not {context.info_name}"
-        )
     runs = values[RUNS]
     if (
         not isinstance(runs, Mapping)

@@ -6,13 +6,13 @@ Rich is imported only to draw on a terminal; a pipe gets plain aligned columns.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import unicodedata
 from collections.abc import Sequence
 from typing import Any, TextIO
 
 from llmgen.cli.terminal.progress import aside
+from llmgen.cli.terminal.settings import is_quiet
 from llmgen.cli.terminal.wrapping import for_terminal
 
 # Cc controls, Cf invisible format characters (bidi overrides among them), Cs lone
@@ -45,11 +45,6 @@ def generated(text: str) -> str:
     return make_visible(text)
 
 
-def is_simple() -> bool:
-    """Whether the terminal says that it knows no control sequences."""
-    return os.environ.get("TERM") in ("dumb", "unknown")
-
-
 def shorten(text: str, limit: int) -> str:
     """Cut text to ``limit`` characters, the last of them an ellipsis when something was cut."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
@@ -72,26 +67,12 @@ def count(number: int) -> str:
     return str(number)
 
 
-_quiet = False
-
-
-def be_quiet(quiet: bool) -> None:
-    """Whether notes and progress are left out from here on."""
-    global _quiet
-    _quiet = quiet
-
-
-def is_quiet() -> bool:
-    """Whether only errors are to be said."""
-    return _quiet
-
-
 def note(line: str, hang: int = 0) -> None:
     """Write one line about the work, never about the answer, to stderr, unless that is to be quiet.
 
     ``hang``: where a terminal's rows after the first begin.
     """
-    if not _quiet:
+    if not is_quiet():
         say(line, hang)
 
 

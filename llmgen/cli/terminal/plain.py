@@ -13,8 +13,9 @@ from typing import Annotated, TextIO
 import typer
 
 from llmgen.cli.terminal.growing import Cell, GrowingLine, watch_for_stops
-from llmgen.cli.terminal.output import generated, is_simple
-from llmgen.cli.terminal.wrapping import BLANK, hang_of, terminal_size
+from llmgen.cli.terminal.output import generated
+from llmgen.cli.terminal.settings import is_simple, terminal_size
+from llmgen.cli.terminal.wrapping import BLANK, hang_of
 
 _FENCE = re.compile(r"^\s*(`{3,}|~{3,})\s*([^`\s]*)[^`]*$")
 

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from llmgen.cli.terminal.settings import can_draw, terminal_size
+
 _EVERY_S = 0.1
 _WIDEST = 100
 _BAR = 30
@@ -120,13 +122,6 @@ def aside() -> Iterator[None]:
         yield
 
 
-def can_draw() -> bool:
-    """Whether stderr is a terminal on which a line can be replaced."""
-    from llmgen.cli.terminal.output import is_quiet, is_simple
-
-    return sys.stderr.isatty() and not is_simple() and not is_quiet()
-
-
 def _draw(line: str) -> None:
     """Put this line in place of the one that is drawn; empty takes it off."""
     global _drawn
@@ -155,6 +150,4 @@ def _cut(line: str) -> str:
 
 def _width() -> int:
     """The columns that a line may take: not the last one, behind which terminals break."""
-    from llmgen.cli.terminal.wrapping import terminal_size
-
     return max(1, min(terminal_size(sys.stderr)[0], _WIDEST) - 1)

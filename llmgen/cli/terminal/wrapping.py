@@ -8,12 +8,13 @@ so that a long link can still be clicked and copied.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TextIO
+
+from llmgen.cli.terminal.settings import terminal_size
 
 BLANK = " \u3000"
 _JOINER = "\u200d"
@@ -79,20 +80,6 @@ def for_terminal(text: str, stream: TextIO, hang: int = 0) -> str:
     if not stream.isatty():
         return text
     return wrapped(text.expandtabs(), terminal_size(stream)[0], hang)
-
-
-def terminal_size(stream: TextIO) -> tuple[int, int]:
-    """Columns and rows of the terminal behind a stream; COLUMNS and LINES count before what it says."""
-    try:
-        columns, rows = os.get_terminal_size(stream.fileno())
-    except (OSError, ValueError):
-        columns = rows = 0
-    return _stated("COLUMNS") or columns or 80, _stated("LINES") or rows or 24
-
-
-def _stated(name: str) -> int:
-    value = os.environ.get(name, "")
-    return int(value) if value.isdecimal() else 0
 
 
 def hang_of(line: str, width: int) -> int:

@@ -13,6 +13,7 @@ import pytest
 
 from llmgen import LLM, SamplingParams
 from llmgen.cli.chat import repl
+from llmgen.cli.chat.commands import obey
 from llmgen.cli.chat.conversation import Conversation
 from llmgen.cli.chat.interrupts import Leaving, Stop
 from llmgen.cli.chat.joined import JoinedStream
@@ -58,6 +59,7 @@ def loop(llm: LLM) -> Iterator[repl.Repl]:
     with closing(talk):
         yield repl.Repl(
             *(talk, smollm2()),
+            obey=obey,
             change=lambda talk, name: smollm2(),
             think="show",
             markdown=False,

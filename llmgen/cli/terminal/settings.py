@@ -1,0 +1,45 @@
+"""What the terminal can do, and whether the user wants notes and progress on it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+
+def terminal_size(stream: TextIO) -> tuple[int, int]:
+    """Columns and rows of the terminal behind a stream; COLUMNS and LINES count before what it says."""
+    try:
+        columns, rows = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        columns = rows = 0
+    return _stated("COLUMNS") or columns or 80, _stated("LINES") or rows or 24
+
+
+def _stated(name: str) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdecimal() else 0
+
+
+def is_simple() -> bool:
+    """Whether the terminal says that it knows no control sequences."""
+    return os.environ.get("TERM") in ("dumb", "unknown")
+
+
+def can_draw() -> bool:
+    """Whether stderr is a terminal on which a line can be replaced."""
+    return sys.stderr.isatty() and not is_simple() and not is_quiet()
+
+
+_quiet = False
+
+
+def be_quiet(quiet: bool) -> None:
+    """Whether notes and progress are left out from here on."""
+    global _quiet
+    _quiet = quiet
+
+
+def is_quiet() -> bool:
+    """Whether only errors are to be said."""
+    return _quiet
