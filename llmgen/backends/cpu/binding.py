@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmgen.backends.cpu.kernels.quants import TABLE, QuantKernels
+from llmgen.backends.cpu.kernels.quants import TABLE, QuantType
 from llmgen.backends.cpu.rope_table import RopeTable
 from llmgen.errors import UnsupportedModelError
 from llmgen.model.rope import Rope
@@ -29,7 +29,7 @@ class BoundMatrix:
     n_rows: int
     n_cols: int
     row_bytes: int  # from one row to the next
-    kernels: QuantKernels
+    kernels: QuantType
     tail_row: int = -1
     tail_address: int = 0
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmgen.backends.cpu.kernels.layout import STEP_ARGS, STEP_BYTES, STEP_NEXT
+from llmgen.backends.cpu.kernels.layout import STEP_ARGS, STEP_BARRIER, STEP_BYTES, STEP_HEADER, STEP_NEXT
 
 EVERYTHING = "everything"
 """The partition of an access in which every thread touches any element."""
@@ -161,8 +161,8 @@ class Plan:
         for i, step in enumerate(self.steps):
             assert len(step.args) <= STEP_ARGS, step.kernel
             table[:, i, 0] = address(step.kernel)
-            table[:, i, 1] = step.barrier
-            for j, argument in enumerate(step.args, 2):
+            table[:, i, STEP_BARRIER // 8] = step.barrier
+            for j, argument in enumerate(step.args, STEP_HEADER // 8):
                 table[:, i, j] = _resolve(argument, n_threads, shared, private)
         for thread in range(n_threads):
             upcoming = 0

@@ -250,7 +250,7 @@ class Panel(NamedTuple):
     run: Any
     rows: Any  # of the matrix
     x_stride: Any  # for float weights
-    groups: Any  # QuantKernels.groups
+    groups: Any  # QuantType.groups
 
 
 TABLES: dict[str, type[Any]] = {

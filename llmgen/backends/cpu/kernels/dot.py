@@ -27,6 +27,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from llmgen.backends.cpu.kernels.layout import SHORT_SUMS
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     Vec,
@@ -46,8 +47,6 @@ NATIVE = LEVEL in ("avx512vnni", "avxvnni")
 """vpdpbusd is there: signed weights are made unsigned by adding 128."""
 WIDTH = 64 if LEVEL == "avx512vnni" else 32
 """Bytes of one register of the dot product."""
-ADDS = {4: 8, 5: 4, 6: 2}
-"""vpmaddubsw results that fit into 16 bits, by the bits of a weight."""
 
 
 def _vector(elem: int, n: int) -> ir.VectorType:
@@ -111,7 +110,7 @@ def emit_dots(b: Any, pairs: list[tuple[Any, Any]], bits: int) -> Any:
             for u, s in registers:
                 acc = _accumulate(b, acc, u, s)
         else:
-            acc = _wide_sum(b, [_pairs_to_i16(b, u, s) for u, s in registers], ADDS[bits])
+            acc = _wide_sum(b, [_pairs_to_i16(b, u, s) for u, s in registers], SHORT_SUMS[bits])
         out.append(acc)
     return _join(b, out)
 
@@ -144,7 +143,7 @@ def dot4(typing_context: Any, u: Any, s: Any) -> Any:
 def emit_sum(b: Any, pairs: list[tuple[Any, Any]], bits: int) -> Any:
     """i32: the dots of (unsigned, signed) registers of bytes, added; the weights have ``bits`` bits."""
     if not NATIVE:
-        return _wide_sum(b, [_pairs_to_i16(b, u, s) for u, s in pairs], ADDS[bits])
+        return _wide_sum(b, [_pairs_to_i16(b, u, s) for u, s in pairs], SHORT_SUMS[bits])
     acc = _constant(32, WIDTH // 4, 0)
     for u, s in pairs:
         acc = _accumulate(b, acc, u, s)
@@ -186,14 +185,13 @@ class PanelDots:
 
     ``start(negative_sums)`` begins a block, ``add(sums, weights, x)`` takes in one group of
     four weights of each row, ``total(totals, sums)`` adds what was summed up to 32-bit
-    totals.  ``groups`` groups may be taken in between start and total.
+    totals.  ``QuantType.groups`` groups may be taken in between start and total.
 
     weights: address of [16 rows][4] bytes; x: address of [8 tokens][4] int8;
     negative_sums: address of minus the sums of the block's x, int32 [8 tokens].
     """
 
     def __init__(self, bits: int) -> None:
-        self.groups = 8 if NATIVE else ADDS.get(bits, 8)
         short = not NATIVE and bits != 8
         n = TOKENS * REGISTERS
         sums = types.UniTuple(_register("i16" if short else "i32"), n)

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 STEP_BYTES = 256
 """One step in a thread's table: the kernel's address, the barrier flag, 29 arguments, what to prefetch."""
+STEP_BARRIER = 8
+"""Where the barrier flag stands, behind the kernel's address."""
+STEP_HEADER = 16
+"""Bytes before the arguments."""
 STEP_ARGS = 29
 STEP_NEXT = STEP_BYTES - 8
 """Where a step keeps the address of the weights that its thread reads next; 0: nowhere."""
@@ -23,6 +27,14 @@ TILE_TOKENS = 8
 """Prompt tokens are laid out in tiles of eight."""
 PANEL_ROWS = 16
 """Weight rows that the panel kernel takes at once."""
+PANEL_BLOCK = 8 * 64
+"""Bytes of 32 weights in a panel: 8 groups of four weights for 16 rows."""
+PANEL_SCALES = 2 * 64
+"""Bytes of the scale and the offset of each row (f32), which follow for every 32 weights, or every 16."""
+PANEL_FLOATS = 32 * 64
+"""Bytes of 32 weights of 16 rows as float32."""
+SHORT_SUMS = {4: 8, 5: 4, 6: 2}
+"""By the bits of an unsigned weight: how many sums of two products with 8-bit activations fit into 16 bits."""
 MAX_COLUMNS = 8
 """Generated tokens that one decode step takes at most."""
 KEY_BLOCK = 64

@@ -16,7 +16,9 @@ from numba.extending import intrinsic
 
 from llmgen.backends.cpu.kernels.abi import I, inline, native
 from llmgen.backends.cpu.kernels.layout import (
+    STEP_BARRIER,
     STEP_BYTES,
+    STEP_HEADER,
     STEP_NEXT,
     TEAM_ACK,
     TEAM_ACTIVE,
@@ -165,8 +167,8 @@ def run_table(table, steps, thread, n_threads, team, count):  # type: ignore[no-
         prefetch(table + 2 * STEP_BYTES + 64)
         prefetch(table + 2 * STEP_BYTES + 128)
         prefetch(table + 2 * STEP_BYTES + 192)
-        call_step(load_i64(table), table + 16, thread, n_threads)
-        if load_i64(table + 8):
+        call_step(load_i64(table), table + STEP_HEADER, thread, n_threads)
+        if load_i64(table + STEP_BARRIER):
             if n_threads > 1:
                 count += n_threads
                 if atomic_add(team + TEAM_BARRIER, 1) + 1 < count:

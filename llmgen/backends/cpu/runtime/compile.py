@@ -65,19 +65,29 @@ def _emit(module: Any, symbol: str) -> bytes:
     """Keep only ``symbol``, optimize, and emit machine code."""
     import llvmlite.binding as llvm
 
-    from llmgen.backends.cpu.runtime.library import target_machine
-
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:
             function.linkage = "internal"
     module.verify()
-    machine = target_machine()
+    machine = _target_machine()
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     code: bytes = machine.emit_object(module)
     return code
+
+
+def _target_machine() -> Any:
+    """LLVM's target machine for the level of this process."""
+    import llvmlite.binding as llvm
+
+    from llmgen.backends.cpu.runtime.cpu import target
+
+    chosen = target()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=chosen.cpu, features=chosen.features, opt=3, reloc="default", codemodel="jitdefault", jit=True
+    )
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from llmgen.backends.cpu.runtime.compile import native_symbol
 from llmgen.backends.cpu.runtime.cpu import target
 from llmgen.backends.cpu.runtime.store import ObjectStore, readable_stores, warn_not_kept, writable_store
 from llmgen.backends.cpu.runtime.threads import usable_cores
@@ -33,16 +34,6 @@ Keep = Callable[[str, bytes], None]
 """Called with a kernel's name and its object code."""
 
 _COMPLAINT_LINES = 50
-
-
-def target_machine() -> Any:
-    """LLVM's target machine for the level of this process."""
-    import llvmlite.binding as llvm
-
-    chosen = target()
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=chosen.cpu, features=chosen.features, opt=3, reloc="default", codemodel="jitdefault", jit=True
-    )
 
 
 class KernelLibrary:
@@ -106,8 +97,6 @@ class KernelLibrary:
 
     def _link(self, name: str, code: bytes) -> None:
         import llvmlite.binding as llvm
-
-        from llmgen.backends.cpu.runtime.compile import native_symbol
 
         if self._engine is None:
             self._engine = _new_engine()

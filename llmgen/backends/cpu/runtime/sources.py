@@ -8,6 +8,8 @@ import sys
 from functools import cache, lru_cache
 from pathlib import Path
 
+from llmgen.backends.cpu.kernels.quants import TABLE
+
 _RUNTIME = Path(__file__).parent
 _KERNELS = _RUNTIME.parent / "kernels"
 _COMPILER = (_RUNTIME / "compile.py", _RUNTIME / "cpu.py")
@@ -19,11 +21,18 @@ _IMPORT = re.compile(
 )
 
 
+def modules_of(kernel: str) -> tuple[str, ...]:
+    """The modules that a kernel ("module:name") is made of: its own and, for one of a tensor type, the type's."""
+    module, _, name = kernel.partition(":")
+    line = TABLE.get(name) if module.startswith("quants.") else None
+    return (module,) if line is None else (module, f"quants.{line.module}")
+
+
 @cache
-def sources_of(module: str) -> tuple[Path, ...]:
-    """The file of a kernel module (a name below the package) and all that it imports of the package, sorted."""
+def sources_of(*modules: str) -> tuple[Path, ...]:
+    """The files of kernel modules (names below the package) and all that they import of the package, sorted."""
     found: set[Path] = set()
-    waiting = [_file_of(module)]
+    waiting = [_file_of(module) for module in modules]
     while waiting:
         path = waiting.pop()
         if path is not None and path not in found:
@@ -32,10 +41,10 @@ def sources_of(module: str) -> tuple[Path, ...]:
     return tuple(sorted(found))
 
 
-def sources_hash(module: str) -> str:
-    """Hash of a kernel module's sources, of how they are compiled, and of the compiler's versions."""
+def sources_hash(kernel: str) -> str:
+    """Hash of a kernel's sources, of how they are compiled, and of the compiler's versions."""
     digest = hashlib.sha256(_versions())
-    for path in (*_COMPILER, *sources_of(module)):
+    for path in (*_COMPILER, *sources_of(*modules_of(kernel))):
         digest.update(path.name.encode() + b"\0" + _content(path))
     return digest.hexdigest()
 

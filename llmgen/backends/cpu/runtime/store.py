@@ -35,7 +35,7 @@ class ObjectStore:
         """The file of a kernel; the kernels of a level are in one folder."""
         chosen = target(level)
         key = hashlib.sha256(f"{chosen.level}\n{chosen.cpu}\n{chosen.features}".encode()).hexdigest()
-        sources = sources_hash(name.split(":")[0])
+        sources = sources_hash(name)
         return self.folder / key[:24] / f"{name.replace(':', '.')}-{sources[:24]}.o"
 
     def load(self, name: str, level: str) -> bytes | None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from llmgen.backends.cpu.kernels.arguments import table_of
 from llmgen.backends.cpu.kernels.layout import FIELDS, STEP_ARGS
-from llmgen.backends.cpu.kernels.quants import TABLE, QuantKernels
+from llmgen.backends.cpu.kernels.quants import TABLE, QuantType
 from llmgen.backends.cpu.runtime.cpu import LEVELS, target
 from llmgen.backends.cpu.runtime.library import KernelLibrary
 from llmgen.errors import KernelError
@@ -144,7 +144,7 @@ __all__ = [
     "COUNT_TOKENS",
     "TABLE",
     "Guarded",
-    "QuantKernels",
+    "QuantType",
     "Run",
     "aligned",
     "all_kernels",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from kernels.call import COUNT_TOKENS, TABLE, QuantKernels, Run, aligned, step
+from kernels.call import COUNT_TOKENS, TABLE, QuantType, Run, aligned, step
 
 import gguf
 from llmgen.backends.cpu.kernels.layout import (
@@ -64,7 +64,7 @@ class Matrix:
     address: int = 0
 
     @property
-    def kernels(self) -> QuantKernels:
+    def kernels(self) -> QuantType:
         return TABLE[self.key]
 
     @property

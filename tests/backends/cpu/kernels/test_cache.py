@@ -311,6 +311,7 @@ def test_the_name_follows_a_kernels_own_sources(
         for changed, whose in (
             ("kernels/norms.py", {"norms"}),
             ("kernels/quants/legacy.py", {"quants.panel"}),
+            ("kernels/quants/kquants.py", set()),  # the functions of other types
             ("kernels/simd.py", {"norms", "quants.panel", "team"}),
             ("kernels/attention.py", set()),
             ("runtime/team.py", set()),  # the pool in Python is no source of a kernel
@@ -334,18 +335,22 @@ def test_the_name_follows_a_kernels_own_sources(
 
 def test_every_import_of_a_kernel_is_a_source() -> None:
     """What a kernel's module really loads of the package, numba's own process asked."""
-    modules = ("norms", "attention", "choice", "team", "quants.matvec", "quants.rows", "cache")
+    kernels = ("norms:rms_norm", "attention:combine", "choice:choose", "team:work", "cache:store_f16")
+    types = (
+        f"quants.{role}:{key}" for role in ("matvec", "panel", "rows") for key in ("bf16", "q8_0", "q6_k")
+    )
     code = """
 import importlib, sys
 package = "llmgen.backends.cpu.kernels"
-importlib.import_module(f"{package}.{sys.argv[1]}")
+module, name = sys.argv[1].split(":")
+getattr(importlib.import_module(f"{package}.{module}"), name)
 print(*(sys.modules[name].__file__ for name in list(sys.modules) if name.startswith(package + ".")))
 """
-    for module in modules:
+    for kernel in (*kernels, *types):
         loaded = subprocess.run(
-            [sys.executable, "-c", code, module], capture_output=True, text=True, check=True
+            [sys.executable, "-c", code, kernel], capture_output=True, text=True, check=True
         )
-        assert set(map(Path, loaded.stdout.split())) <= set(sources.sources_of(module))
+        assert set(map(Path, loaded.stdout.split())) <= set(sources.sources_of(*sources.modules_of(kernel)))
 
 
 # --- processes ---

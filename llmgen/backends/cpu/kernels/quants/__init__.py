@@ -1,27 +1,58 @@
-"""The quant types: for each, how a row is multiplied, unpacked and read.
+"""The tensor types that can be multiplied by: a line of facts for each.
 
-A type is one ``Quant`` record in ``legacy``, ``kquants`` or ``floats``; ``matvec``,
-``panel`` and ``rows`` make the kernels of all types out of these records.  To add a
-type is to add one record, its line in ``TABLE``, and it is covered by the oracle
-test over the table.
+The functions of a type, a ``Block`` named after it, are in the module that its line
+names; ``matvec``, ``panel`` and ``rows`` make its three kernels out of them when they
+are asked for one.  Nothing here imports numba: the planner reads the lines in every
+process, and only the compiler process reads the functions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmgen.backends.cpu.kernels.layout import PANEL_BLOCK, PANEL_FLOATS, PANEL_SCALES, RECORDS, SHORT_SUMS
+from llmgen.gguf.types import GGMLType
+
 
 @dataclass(frozen=True)
-class QuantKernels:
-    """What the planner must know about a type; the kernels are named after ``key``."""
+class QuantType:
+    """What the planner must know about a type."""
 
-    key: str  # 'q4_1'
+    key: str  # the ggml name in lower case; the kernels are called after it
+    module: str  # of this package, where its functions are
     record: str  # the activation format of its matrix-vector kernel, see layout.RECORDS
-    step: int  # weights that the matrix-vector kernel takes at once
-    block: int  # weights of one block in the file
-    panel_bytes: int  # bytes of a panel of 16 rows, per 32 weights
-    groups: int  # groups of four weights that the panel kernel's inner loop takes, see panel.block_step
-    overread: int  # bytes that the kernels may read behind the last block of a row
+    bits: int = 32  # of a weight in a panel; 8: signed; 32: float32
+    halves: bool = False  # every 16 weights have their own scale
+    overread: int = 0  # bytes that the kernels may read behind the last block of a row
+
+    @property
+    def block(self) -> int:
+        """Weights of one block in the file."""
+        return GGMLType[self.key.upper()].block_size
+
+    @property
+    def block_bytes(self) -> int:
+        return GGMLType[self.key.upper()].block_bytes
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the activations stay float32."""
+        return self.record == "float32"
+
+    @property
+    def step(self) -> int:
+        """Weights that the matrix-vector kernel takes at once."""
+        return RECORDS[self.record].values
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of a panel of 16 rows, per 32 weights."""
+        return PANEL_FLOATS if self.is_float else PANEL_BLOCK + PANEL_SCALES * (1 + self.halves)
+
+    @property
+    def groups(self) -> int:
+        """Groups of four weights that the panel kernel's inner loop takes, see panel.block_step."""
+        return 1 if self.is_float else min(SHORT_SUMS.get(self.bits, 8), 4 if self.halves else 8)
 
     @property
     def matvec(self) -> str:
@@ -36,22 +67,20 @@ class QuantKernels:
         return f"quants.rows:{self.key}"
 
 
-_SCALED = 8 * 64 + 2 * 64  # 8 groups of four weights for 16 rows, a scale and an offset per row
-
 TABLE = {
-    kernels.key: kernels
-    for kernels in (
-        QuantKernels("f32", "float32", 64, 1, 32 * 64, 1, 256),
-        QuantKernels("f16", "float32", 64, 1, 32 * 64, 1, 128),
-        QuantKernels("bf16", "float32", 64, 1, 32 * 64, 1, 128),
-        QuantKernels("q4_0", "int8", 32, 32, _SCALED, 8, 0),
-        QuantKernels("q4_1", "int8", 32, 32, _SCALED, 8, 0),
-        QuantKernels("q5_0", "int8", 32, 32, _SCALED, 4, 0),
-        QuantKernels("q5_1", "int8", 32, 32, _SCALED, 4, 0),
-        QuantKernels("q8_0", "int16", 32, 32, _SCALED, 8, 0),
-        QuantKernels("q4_k", "int8_super", 256, 256, _SCALED, 8, 16),
-        QuantKernels("q5_k", "int8_super", 256, 256, _SCALED, 4, 16),
-        QuantKernels("q6_k", "int8_super", 256, 256, _SCALED + 128, 2, 16),
+    line.key: line
+    for line in (
+        QuantType("f32", "floats", "float32", overread=256),
+        QuantType("f16", "floats", "float32", overread=128),
+        QuantType("bf16", "floats", "float32", overread=128),
+        QuantType("q4_0", "legacy", "int8", bits=4),
+        QuantType("q4_1", "legacy", "int8", bits=4),
+        QuantType("q5_0", "legacy", "int8", bits=5),
+        QuantType("q5_1", "legacy", "int8", bits=5),
+        QuantType("q8_0", "legacy", "int16", bits=8),
+        QuantType("q4_k", "kquants", "int8_super", bits=4, overread=16),
+        QuantType("q5_k", "kquants", "int8_super", bits=5, overread=16),
+        QuantType("q6_k", "kquants", "int8_super", bits=6, halves=True, overread=16),
     )
 }
 """By the lower-case name of the ggml type."""

@@ -1,10 +1,13 @@
-"""What the kernel templates need of a type."""
+"""The functions of a type, out of which the kernel templates make its kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
+
+from llmgen.backends.cpu.kernels.quants import TABLE
 
 
 @dataclass(frozen=True)
@@ -14,8 +17,6 @@ class Row:
     a and m are running sums, f32x16: of the products, and of the offsets' part.
     """
 
-    step_bytes: int  # of weights that one step takes
-    x_bytes: int  # of the activation record per step
     unpack: Any  # (p) -> u: the scales and weights of one step
     fold: Any  # (u, x, a, m) -> (a, m): add the products with the record at x
     finish: Any  # (a, m) -> the sum of the row
@@ -28,7 +29,6 @@ class Row:
 class Lanes:
     """How ``lanes.ROWS`` rows at a time meet a generated token, a block of 32 weights each."""
 
-    x_bytes: int  # of the activation record per block
     load: Any  # (p, stride) -> the block at p and those a row further each, as they are
     unpack: Any  # (loaded) -> u: their scales and weights
     dots: Any  # (u, x) -> the products with the 32 activations at x as integers, a lane for each row
@@ -42,14 +42,26 @@ class Block:
     Its functions are inlined into the kernels; p is the address of a block in the file.
     """
 
-    nbytes: int  # of a block in the file
-    bits: int  # of a weight in a panel; 8: signed
-    sub_blocks: int  # groups of 32 weights in a block
     dot: Row | Lanes
     weights: Callable[..., Any]  # (p, j) -> i8x32: the j-th 32 weights of a block, in order
     panel_scales: Callable[
         ..., Any
     ]  # (p, o, stride): scales of a block to o, offsets to o + 64, the next 32 weights' at o + stride
     dequantize: Callable[..., Any]  # (p, out): the block as float32
-    signed: bool = False  # there is no offset
-    halves: bool = False  # every 16 weights have their own scale
+    has_offset: bool = True
+
+
+@dataclass(frozen=True)
+class Floats:
+    """A type of unquantized weights."""
+
+    dot: Row
+    load1: Callable[..., Any]  # (p) -> the weight at p
+    dequantize: Callable[..., Any]  # (p, out): the weight as float32
+
+
+def functions_of(key: str) -> Any:
+    """The ``Block`` (or ``Floats``) of a type.  Raises AttributeError for a name that is none."""
+    if key not in TABLE:
+        raise AttributeError(f"there is no tensor type {key!r} in quants.TABLE")
+    return getattr(import_module(f"{__package__}.{TABLE[key].module}"), key.upper())

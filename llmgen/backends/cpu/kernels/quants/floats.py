@@ -8,8 +8,7 @@ from llvmlite import ir
 from numba.core import types
 
 from llmgen.backends.cpu.kernels.abi import inline
-from llmgen.backends.cpu.kernels.layout import RECORDS
-from llmgen.backends.cpu.kernels.quants.block import Row
+from llmgen.backends.cpu.kernels.quants.block import Floats, Row
 from llmgen.backends.cpu.kernels.simd import (
     I64,
     bfloat_to_f32x16,
@@ -66,41 +65,36 @@ def _load1_bf16(p):  # type: ignore[no-untyped-def]
     return _bits_to_float(_load_u16(p))
 
 
-class Floats:
-    """What ``matvec``, ``panel`` and ``rows`` need of an unquantized type."""
+def _floats(size: int, load16: Any, load1: Any) -> Floats:
+    """A type of ``size`` bytes, given how 16 of them and how one is loaded as float32."""
 
-    def __init__(self, size: int, load16: Any, load1: Any) -> None:
-        self.nbytes = size
-        self.load1 = load1
+    @inline
+    def unpack(p):  # type: ignore[no-untyped-def]
+        return load16(p), load16(p + 16 * size), load16(p + 32 * size), load16(p + 48 * size)
 
-        @inline
-        def unpack(p):  # type: ignore[no-untyped-def]
-            return load16(p), load16(p + 16 * size), load16(p + 32 * size), load16(p + 48 * size)
+    @inline
+    def unpack_tail(p, n):  # type: ignore[no-untyped-def]
+        w0, w1, w2, w3 = unpack(p)
+        return keep_lanes(w0, n), keep_lanes(w1, n - 16), keep_lanes(w2, n - 32), keep_lanes(w3, n - 48)
 
-        @inline
-        def unpack_tail(p, n):  # type: ignore[no-untyped-def]
-            w0, w1, w2, w3 = unpack(p)
-            return keep_lanes(w0, n), keep_lanes(w1, n - 16), keep_lanes(w2, n - 32), keep_lanes(w3, n - 48)
+    @inline
+    def fold(u, x, a, m):  # type: ignore[no-untyped-def]
+        w0, w1, w2, w3 = u
+        a = fma(w0, load_f32x16(x), a)
+        m = fma(w1, load_f32x16(x + 64), m)
+        return fma(w2, load_f32x16(x + 128), a), fma(w3, load_f32x16(x + 192), m)
 
-        @inline
-        def fold(u, x, a, m):  # type: ignore[no-untyped-def]
-            w0, w1, w2, w3 = u
-            a = fma(w0, load_f32x16(x), a)
-            m = fma(w1, load_f32x16(x + 64), m)
-            return fma(w2, load_f32x16(x + 128), a), fma(w3, load_f32x16(x + 192), m)
+    @inline
+    def finish(a, m):  # type: ignore[no-untyped-def]
+        return sum_f32x16(a + m)
 
-        @inline
-        def finish(a, m):  # type: ignore[no-untyped-def]
-            return sum_f32x16(a + m)
+    @inline
+    def dequantize(p, out):  # type: ignore[no-untyped-def]
+        store_f32(out, load1(p))
 
-        @inline
-        def dequantize(p, out):  # type: ignore[no-untyped-def]
-            store_f32(out, load1(p))
-
-        self.dot = Row(64 * size, RECORDS["float32"].nbytes, unpack, fold, finish, unpack_tail)
-        self.dequantize = dequantize
+    return Floats(Row(unpack, fold, finish, unpack_tail), load1, dequantize)
 
 
-F32 = Floats(4, _load16_f32, load_f32)
-F16 = Floats(2, _load16_f16, load_f16)
-BF16 = Floats(2, _load16_bf16, _load1_bf16)
+F32 = _floats(4, _load16_f32, load_f32)
+F16 = _floats(2, _load16_f16, load_f16)
+BF16 = _floats(2, _load16_bf16, _load1_bf16)

@@ -20,7 +20,6 @@ from numba.core import types
 from llmgen.backends.cpu.kernels import half
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.dot import dot4
-from llmgen.backends.cpu.kernels.layout import RECORDS
 from llmgen.backends.cpu.kernels.quants.block import Block, Row
 from llmgen.backends.cpu.kernels.simd import (
     I32,
@@ -168,7 +167,7 @@ def packed_scale(p, j):  # type: ignore[no-untyped-def]
     return (both & 15) | ((load_u8(s + j - 4) >> 6) << 4), (both >> 4) | ((load_u8(s + j) >> 6) << 4)
 
 
-def _min_type(nbytes: int, nibbles: int, fifth: int | None) -> Block:
+def _min_type(nibbles: int, fifth: int | None) -> Block:
     """Q4_K or Q5_K: nibbles at ``nibbles``, fifth bits at ``fifth``."""
     q0, q1, q2, q3 = (nibbles + 32 * i for i in range(4))
 
@@ -224,18 +223,15 @@ def _min_type(nbytes: int, nibbles: int, fifth: int | None) -> Block:
                 store_f32(out + 4 * (32 * j + i), scale * np.float32(q) - low)
 
     return Block(
-        nbytes=nbytes,
-        bits=4 if fifth is None else 5,
-        sub_blocks=8,
-        dot=Row(nbytes, RECORDS["int8_super"].nbytes, unpack, fold, finish),
+        dot=Row(unpack, fold, finish),
         weights=weights,
         panel_scales=panel_scales,
         dequantize=dequantize,
     )
 
 
-Q4_K = _min_type(144, 16, None)
-Q5_K = _min_type(176, 48, 16)
+Q4_K = _min_type(16, None)
+Q5_K = _min_type(48, 16)
 
 spread_quads = [shuffle(f32x16, [4 * i + k // 4 for k in range(16)]) for i in range(4)]
 quads0, quads1, quads2, quads3 = spread_quads
@@ -295,14 +291,10 @@ def _q6_k() -> Block:
                 store_f32(out + 4 * (32 * j + i), scale * np.float32(q - 32))
 
     return Block(
-        nbytes=210,
-        bits=6,
-        sub_blocks=8,
-        dot=Row(210, RECORDS["int8_super"].nbytes, unpack, fold, finish),
+        dot=Row(unpack, fold, finish),
         weights=weights,
         panel_scales=panel_scales,
         dequantize=dequantize,
-        halves=True,
     )
 
 

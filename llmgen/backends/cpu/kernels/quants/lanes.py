@@ -22,7 +22,6 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from llmgen.backends.cpu.kernels.dot import WIDTH, emit_short_sum, emit_sum
-from llmgen.backends.cpu.kernels.layout import RECORDS
 from llmgen.backends.cpu.kernels.quants.block import Lanes
 from llmgen.backends.cpu.kernels.simd import (
     I32,
@@ -103,7 +102,7 @@ def lanes(
     wide = bits == 16
     weight = shorts_rows if wide else bytes_rows
     kind = types.Tuple([f32_rows] * (1 + has_offset) + [weight] * (16 if wide else 8))
-    x_bytes, d_at = (RECORDS["int16"].nbytes, 64) if wide else (RECORDS["int8"].nbytes, 32)
+    d_at = 64 if wide else 32
     registers = types.Tuple(list(raw))
 
     @intrinsic
@@ -149,7 +148,7 @@ def lanes(
 
         return f32_rows(kind, types.intp, i32_rows, f32_rows), generate
 
-    return Lanes(x_bytes, load, unpack, dots, scale)
+    return Lanes(load, unpack, dots, scale)
 
 
 def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:

@@ -113,7 +113,7 @@ nibbles32 = unary(types.intp, i8x32, _nibbles32)
 nibbles32_fifth = binary(types.intp, types.int64, i8x32, _nibbles32_fifth)
 
 
-def _nibble_type(nbytes: int, first: int, second: int | None, zero: int, fifth: int | None) -> Block:
+def _nibble_type(first: int, second: int | None, zero: int, fifth: int | None) -> Block:
     """A 4- or 5-bit type: nibbles at ``first``, an offset at ``second`` or a ``zero``, fifth bits at ``fifth``."""
     has_offset = second is not None
     minus_zero = np.float32(-zero)
@@ -150,9 +150,6 @@ def _nibble_type(nbytes: int, first: int, second: int | None, zero: int, fifth: 
             store_f32(out + 4 * (i + 16), np.float32(high) * d + m)
 
     return Block(
-        nbytes=nbytes,
-        bits=4 if fifth is None else 5,
-        sub_blocks=1,
         dot=_nibble_lanes(first, None if has_offset else zero, fifth),
         weights=weights,
         panel_scales=panel_scales,
@@ -160,10 +157,10 @@ def _nibble_type(nbytes: int, first: int, second: int | None, zero: int, fifth: 
     )
 
 
-Q4_0 = _nibble_type(18, 2, None, 8, None)
-Q4_1 = _nibble_type(20, 4, 2, 0, None)
-Q5_0 = _nibble_type(22, 6, None, 16, 2)
-Q5_1 = _nibble_type(24, 8, 2, 0, 4)
+Q4_0 = _nibble_type(2, None, 8, None)
+Q4_1 = _nibble_type(4, 2, 0, None)
+Q5_0 = _nibble_type(6, None, 16, 2)
+Q5_1 = _nibble_type(8, 2, 0, 4)
 
 
 def _q8_0() -> Block:
@@ -182,14 +179,11 @@ def _q8_0() -> Block:
             store_f32(out + 4 * i, np.float32(load_s8(p + 2 + i)) * d)
 
     return Block(
-        nbytes=34,
-        bits=8,
-        sub_blocks=1,
         dot=_signed_lanes(),
         weights=weights,
         panel_scales=panel_scales,
         dequantize=dequantize,
-        signed=True,
+        has_offset=False,
     )
 
 

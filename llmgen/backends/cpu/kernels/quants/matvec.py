@@ -14,9 +14,9 @@ from typing import Any
 
 from llmgen.backends.cpu.kernels.abi import arg, inline, run_field, step
 from llmgen.backends.cpu.kernels.arguments import Matvec, places
-from llmgen.backends.cpu.kernels.layout import ARG_NEXT, COLUMN_SUMS, MAX_COLUMNS
-from llmgen.backends.cpu.kernels.quants import floats, kquants, legacy
-from llmgen.backends.cpu.kernels.quants.block import Lanes, Row
+from llmgen.backends.cpu.kernels.layout import ARG_NEXT, COLUMN_SUMS, MAX_COLUMNS, RECORDS
+from llmgen.backends.cpu.kernels.quants import TABLE, QuantType
+from llmgen.backends.cpu.kernels.quants.block import Lanes, Row, functions_of
 from llmgen.backends.cpu.kernels.quants.lanes import (
     ROWS,
     every_fourth,
@@ -53,10 +53,10 @@ def further(p, nbytes, end, upcoming):  # type: ignore[no-untyped-def]
     return q
 
 
-def _by_row(row: Row) -> Any:
+def _by_row(quant: QuantType, row: Row) -> Any:
     """The kernel of a type that takes one row at a time."""
     unpack, unpack_tail, fold, finish = row.unpack, row.unpack_tail, row.fold, row.finish
-    step_bytes, x_bytes = row.step_bytes, row.x_bytes
+    step_bytes, x_bytes = quant.step // quant.block * quant.block_bytes, RECORDS[quant.record].nbytes
     has_tail = unpack_tail is not None
 
     @inline
@@ -143,10 +143,10 @@ def _by_row(row: Row) -> Any:
     return step(matvec)
 
 
-def _by_lanes(block_bytes: int, lanes: Lanes) -> Any:
+def _by_lanes(quant: QuantType, lanes: Lanes) -> Any:
     """The kernel of a type that takes a block of ROWS rows at a time."""
     load, unpack, dots, scale = lanes.load, lanes.unpack, lanes.dots, lanes.scale
-    x_bytes = lanes.x_bytes
+    block_bytes, x_bytes = quant.block_bytes, RECORDS[quant.record].nbytes
     step_bytes = ROWS * block_bytes
 
     @inline
@@ -240,12 +240,7 @@ def put(out, sums, whole):  # type: ignore[no-untyped-def]
         store_f32(out, first_row(sums))
 
 
-def _make(quant: Any) -> Any:
-    return _by_row(quant.dot) if isinstance(quant.dot, Row) else _by_lanes(quant.nbytes, quant.dot)
-
-
-q4_0, q4_1 = _make(legacy.Q4_0), _make(legacy.Q4_1)
-q5_0, q5_1 = _make(legacy.Q5_0), _make(legacy.Q5_1)
-q8_0 = _make(legacy.Q8_0)
-q4_k, q5_k, q6_k = _make(kquants.Q4_K), _make(kquants.Q5_K), _make(kquants.Q6_K)
-f32, f16, bf16 = _make(floats.F32), _make(floats.F16), _make(floats.BF16)
+def __getattr__(key: str) -> Any:
+    """The kernel of a type, made when it is asked for."""
+    dot = functions_of(key).dot
+    return (_by_row if isinstance(dot, Row) else _by_lanes)(TABLE[key], dot)

@@ -27,7 +27,8 @@ from llmgen.backends.cpu.kernels.layout import (
     TILE_NEG,
     TILE_TOKENS,
 )
-from llmgen.backends.cpu.kernels.quants import TABLE, floats, kquants, legacy
+from llmgen.backends.cpu.kernels.quants import TABLE, QuantType
+from llmgen.backends.cpu.kernels.quants.block import Block, Floats, functions_of
 from llmgen.backends.cpu.kernels.simd import (
     call_intrinsic,
     f32x16,
@@ -102,19 +103,19 @@ def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
     return call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [x, y, z])
 
 
-def block_step(bits: int, has_min: bool, halves: bool) -> Any:
+def block_step(quant: QuantType, has_offset: bool) -> Any:
     """``step(f, weights, x, groups)``: add one block of 32 weights to the TOKENS sums f.
 
     With ``halves`` every 16 weights have their own scale and offset.  groups: how
-    many groups of four one inner loop takes (returned beside the step); it comes in
-    as a value because the compiler, if it could see it, would unroll the loop, put
-    all groups of a token together, and spill the weights.
+    many groups of four one inner loop takes (``QuantType.groups``); it comes in as a
+    value because the compiler, if it could see it, would unroll the loop, put all
+    groups of a token together, and spill the weights.
     """
-    dots = PanelDots(bits)
+    dots = PanelDots(quant.bits)
     start, add, total, zero = dots.start, dots.add, dots.total, dots.zero
-    scale = scale_step(dots.totals, has_min)
-    per_scale = 4 if halves else 8
-    inner = min(dots.groups, per_scale)
+    scale = scale_step(dots.totals, has_offset)
+    per_scale = 4 if quant.halves else 8
+    inner = per_scale if NATIVE else quant.groups
     unrolled = NATIVE or inner < 4
 
     @inline
@@ -127,7 +128,7 @@ def block_step(bits: int, has_min: bool, halves: bool) -> Any:
             totals = total(totals, sums)
         return totals
 
-    if halves:
+    if quant.halves:
 
         @inline
         def step_halves(f, w, x, groups):  # type: ignore[no-untyped-def]
@@ -137,25 +138,22 @@ def block_step(bits: int, has_min: bool, halves: bool) -> Any:
                 f = scale(f, totals, w + 512 + 128 * h, w + 576 + 128 * h, x + TILE_D, e)
             return f
 
-        return step_halves, inner
+        return step_halves
 
     @inline
     def step_whole(f, w, x, groups):  # type: ignore[no-untyped-def]
         return scale(f, run(zero(0), w, x, groups), w + 512, w + 576, x + TILE_D, x + TILE_E)
 
-    return step_whole, inner
+    return step_whole
 
 
 at = places(Panel)
 
 
-def _make(quant: Any, key: str) -> Any:
-    panel_bytes, groups_of_table = TABLE[key].panel_bytes, TABLE[key].groups
-    weights_of, scales_of = quant.weights, quant.panel_scales
-    block_bytes, sub_blocks = quant.nbytes, quant.sub_blocks
-    add_block, inner = block_step(quant.bits, not quant.signed, quant.halves)
-    if NATIVE is False and inner != groups_of_table:
-        raise ValueError(f"the table says {groups_of_table} groups, the panel kernel takes {inner}")
+def _make(quant: QuantType, functions: Block) -> Any:
+    weights_of, scales_of = functions.weights, functions.panel_scales
+    panel_bytes, block_bytes, sub_blocks = quant.panel_bytes, quant.block_bytes, quant.block // 32
+    add_block = block_step(quant, functions.has_offset)
 
     @inline
     def row_address(weights, row_bytes, row, n_rows, tail_row, tail_address):  # type: ignore[no-untyped-def]
@@ -272,13 +270,6 @@ def _make(quant: Any, key: str) -> Any:
     return step(panel)
 
 
-q4_0, q4_1 = _make(legacy.Q4_0, "q4_0"), _make(legacy.Q4_1, "q4_1")
-q5_0, q5_1 = _make(legacy.Q5_0, "q5_0"), _make(legacy.Q5_1, "q5_1")
-q8_0 = _make(legacy.Q8_0, "q8_0")
-q4_k, q5_k = _make(kquants.Q4_K, "q4_k"), _make(kquants.Q5_K, "q5_k")
-q6_k = _make(kquants.Q6_K, "q6_k")
-
-
 @intrinsic
 def float_step(typing_context: Any, f: Any, weights: Any, x: Any, stride: Any) -> Any:
     """f[t] += weights (16 rows) * x[t], one weight a row; x[t] lies ``stride`` bytes behind x[t - 1]."""
@@ -309,8 +300,8 @@ def tile_sum(typing_context: Any, f: Any, g: Any) -> Any:
     return _TILE(_TILE, _TILE), generate
 
 
-def _make_float(quant: Any) -> Any:
-    load1, size = quant.load1, quant.nbytes
+def _make_float(quant: QuantType, functions: Floats) -> Any:
+    load1, size = functions.load1, quant.block_bytes
 
     def panel(args: int, thread: int, n_threads: int) -> None:
         """As for quantized types, but x is f32 [tokens][blocks], and the panel f32 [blocks][16]."""
@@ -345,4 +336,7 @@ def _make_float(quant: Any) -> Any:
     return step(panel)
 
 
-f32, f16, bf16 = _make_float(floats.F32), _make_float(floats.F16), _make_float(floats.BF16)
+def __getattr__(key: str) -> Any:
+    """The kernel of a type, made when it is asked for."""
+    functions = functions_of(key)
+    return (_make_float if TABLE[key].is_float else _make)(TABLE[key], functions)

@@ -15,15 +15,14 @@ from llmgen.backends.cpu.kernels.abi import (
     tokens_of,
 )
 from llmgen.backends.cpu.kernels.arguments import Embed, places
-from llmgen.backends.cpu.kernels.quants import floats, kquants, legacy
+from llmgen.backends.cpu.kernels.quants import TABLE
+from llmgen.backends.cpu.kernels.quants.block import functions_of
 from llmgen.backends.cpu.kernels.simd import load_f32, load_i64, store_f32
 
 at = places(Embed)
 
 
-def _make(quant: Any) -> Any:
-    dequantize, block_bytes = quant.dequantize, quant.nbytes
-
+def _make(dequantize: Any, block_bytes: int) -> Any:
     def embed(args: int, thread: int, n_threads: int) -> None:
         """out[token] = scale * weights[id of the token]; with ``split`` each thread takes its own tiles of tokens."""
         run = arg(args, at.run)
@@ -45,7 +44,6 @@ def _make(quant: Any) -> Any:
     return step(embed)
 
 
-f32, f16, bf16 = _make(floats.F32), _make(floats.F16), _make(floats.BF16)
-q4_0, q4_1, q5_0 = _make(legacy.Q4_0), _make(legacy.Q4_1), _make(legacy.Q5_0)
-q5_1, q8_0 = _make(legacy.Q5_1), _make(legacy.Q8_0)
-q4_k, q5_k, q6_k = _make(kquants.Q4_K), _make(kquants.Q5_K), _make(kquants.Q6_K)
+def __getattr__(key: str) -> Any:
+    """The kernel of a type, made when it is asked for."""
+    return _make(functions_of(key).dequantize, TABLE[key].block_bytes)
