@@ -97,8 +97,9 @@ class ModelText:
         for name in (*more, *listed):
             if name in given:
                 raise UsageError(f"{name} is given twice, also in template_kwargs; give it once")
-        if "messages" in given:
-            raise UsageError("template_kwargs names messages, which are given by themselves; leave it out")
+        for name in ("messages", "add_generation_prompt"):
+            if name in given:
+                raise UsageError(f"template_kwargs names {name}, an argument by itself; leave it out there")
         given |= {**more, **listed}
         for name in lists:
             if given.get(name) is not None:

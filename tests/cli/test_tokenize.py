@@ -36,7 +36,8 @@ def test_a_table_with_control_characters_made_visible() -> None:
     assert "\x1b" not in done.stdout
     assert "\\x1b" in done.stdout
     assert done.stdout.splitlines()[0].split() == ["id", "piece"]
-    assert done.stderr.endswith("tokens\n")
+    assert done.stderr.endswith(" tokens\n")
+    assert llmgen("tokenize", str(smollm2()), "a").stderr == "1 token\n"
 
 
 def test_special_tokens_only_on_request() -> None:

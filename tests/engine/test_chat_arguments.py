@@ -80,7 +80,11 @@ def test_what_the_template_reads_arrives(rich) -> None:
     expected = rich.tokenize("user:Hi;[f]!")
     assert rich.encode_chat(HI, tools=[{"name": "f"}], shout=True) == expected
     assert rich.chat(HI, SHORT, tools=[{"name": "f"}], shout=True).prompt_tokens == len(expected)
-    for wrong in ({"shout": 1, "template_kwargs": {"shout": 1}}, {"template_kwargs": {"messages": []}}):
+    for wrong in (
+        {"shout": 1, "template_kwargs": {"shout": 1}},
+        {"template_kwargs": {"messages": []}},
+        {"template_kwargs": {"add_generation_prompt": False}},
+    ):
         with pytest.raises(UsageError, match="template_kwargs"):
             rich.chat(HI, SHORT, **wrong)
 

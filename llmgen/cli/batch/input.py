@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from llmgen.cli.batch.journal import line_hash
+from llmgen.cli.common.options import flag_of_opening
 from llmgen.cli.common.templates import fitted
 from llmgen.cli.terminal.output import visible
 from llmgen.errors import LLMGenError, UsageError
@@ -242,6 +243,8 @@ def _by_ids(bias: Any) -> Any:
 def _unknown(key: str) -> UsageError:
     if key == "model":
         return UsageError("model is chosen on the command line, for all lines; leave it out")
+    if (flag := flag_of_opening(key)) is not None:
+        return UsageError(f"{key} is chosen on the command line (--{flag}), for all lines; leave it out")
     known = [*(option.name for option in option_table()), *OTHER_NAMES, *_OWN_KEYS]
     near = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
     hint = (

@@ -150,6 +150,12 @@ def _sampling_params(values: dict[str, Any]) -> SamplingParams:
     return SamplingParams(**given)
 
 
+def flag_of_opening(name: str) -> str | None:
+    """The flag, without dashes, that ``name`` has when a model is opened, such as ``ctx`` for ``num_ctx``."""
+    flag = own_flag(name.replace("_", "-"))
+    return flag if flag in _WHEN_OPENED else None
+
+
 def find_option(name: str) -> Option:
     """The sampling option of that name, ours or another program's, as ``/set`` takes it.  Raises UsageError."""
     options = {option.name: option for option in option_table()}
@@ -157,7 +163,7 @@ def find_option(name: str) -> Option:
     ours = option_named(field)
     if ours is not None:
         return options[ours]
-    if (flag := own_flag(field.replace("_", "-"))) in _WHEN_OPENED:
+    if (flag := flag_of_opening(field)) is not None:
         raise UsageError(f"{name} is chosen when a model is opened (--{flag}), not later")
     near = difflib.get_close_matches(field, [*options, *OTHER_NAMES], n=2)
     known = list(dict.fromkeys(option_named(one) or one for one in near))

@@ -69,7 +69,7 @@ def print_tokens(tokenizer: Tokenizer, ids: list[int], prompt: bool) -> None:
         )
     else:
         table(("id", "piece"), rows, right=(0,))
-    note(f"{len(ids)} tokens")
+    note(f"{len(ids)} token" + ("s" if len(ids) != 1 else ""))
 
 
 def _print_coloured(found: list[Piece]) -> bool:

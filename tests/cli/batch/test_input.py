@@ -59,6 +59,7 @@ def test_options_under_the_names_of_others(
         ({"n": 2}, "n must be 1"),
         ({"stream": True}, "stream must be false"),
         ({"model": "gpt"}, "model is chosen on the command line"),
+        ({"num_ctx": 64}, r"num_ctx is chosen on the command line \(--ctx\)"),
         ({"logit_bias": {"9" * 5000: 1}}, "a token id of 5000 digits"),
         ({"temperatur": 1}, "did you mean temp"),
         ({"docments": []}, "did you mean documents"),

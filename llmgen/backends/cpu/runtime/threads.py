@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llmgen.backends.cpu.runtime import cgroup
-from llmgen.errors import UsageError
+from llmgen.errors import UsageError, shown
+
+_MOST_DIGITS = 9
 
 
 def _allowed_cpus() -> set[int]:
@@ -42,8 +44,8 @@ def default_threads() -> int:
     value = os.environ.get("LLMGEN_THREADS")
     if not value:
         return usable_cores()
-    if not value.isdecimal() or int(value) < 1:
-        raise UsageError(f"LLMGEN_THREADS is {value!r}, expected a whole number of at least 1")
+    if not value.isdecimal() or len(value) > _MOST_DIGITS or int(value) < 1:
+        raise UsageError(f"LLMGEN_THREADS is {shown(value)}, expected a whole number of at least 1")
     return int(value)
 
 

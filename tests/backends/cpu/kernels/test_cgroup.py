@@ -8,7 +8,8 @@ import pytest
 
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.runtime import cgroup
-from llmgen.backends.cpu.runtime.threads import usable_cores
+from llmgen.backends.cpu.runtime.threads import default_threads, usable_cores
+from llmgen.errors import UsageError
 
 
 @pytest.fixture
@@ -88,3 +89,12 @@ def test_memory_of_a_nested_group(tree: Path, folder: str, files: dict[str, str]
     put(tree / folder, **files)
     assert cgroup.memory_left() == 600
     assert available_bytes() == 600
+
+
+@pytest.mark.parametrize("wrong", ["all", "0", "-1", "1.5", "9" * 5000])
+def test_threads_that_are_no_number_of_threads(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setenv("LLMGEN_THREADS", wrong)
+    with pytest.raises(
+        UsageError, match=r"^LLMGEN_THREADS is .{,200}, expected a whole number of at least 1$"
+    ):
+        default_threads()
