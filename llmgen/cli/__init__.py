@@ -16,11 +16,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the ``llmgen`` command and leave the process with its exit code."""
-    import signal
+    from llmgen.cli.common.interrupts import end_process
 
-    # until errors are reported, and again when nothing is left to report, Ctrl-C just ends the process
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    end_process()  # until errors are reported
     from llmgen.cli.common.exits import reporting
 
     with reporting():

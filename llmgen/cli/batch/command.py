@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +17,7 @@ from llmgen.cli.batch.output import Sink, file_target, open_sink
 from llmgen.cli.common import exits
 from llmgen.cli.common.config import configurable
 from llmgen.cli.common.endings import cut_by, cut_note
+from llmgen.cli.common.interrupts import Stop, noted
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
@@ -106,8 +105,7 @@ def command(
                 Bar("answers", total) as bar,
             ):
                 code = _Run(llm, reader, sink, bar).run(lines, slots, total)
-    if code != exits.DONE:
-        raise typer.Exit(code)
+    raise typer.Exit(code)
 
 
 @dataclass
@@ -121,7 +119,7 @@ class _Run:
     answers: int = 0
     tokens: int = 0
     failed: int = 0
-    timeouts: int = 0
+    finish_reasons: set[str] = field(default_factory=set)
     unanswered: int = 0
     exhausted: bool = False
     cuts: list[str | None] = field(default_factory=list)  # of the answers of this run
@@ -131,7 +129,7 @@ class _Run:
         """Answer what has no answer yet; returns the exit code."""
         is_done = False
         try:
-            with _ctrl_c() as cancel:
+            with noted() as cancel, cancel.raising_when_repeated():
                 requests = self._requests(source, cancel)
                 for answer in self.llm.batch(
                     requests, slots=slots, cancel=cancel, on_event=self._on_event, on_prompt=self._on_prompt
@@ -150,11 +148,9 @@ class _Run:
             note(f"interrupted after {self.answers} of {total} answers{self.sink.advice()}")
             return exits.INTERRUPTED
         self._note()
-        if self.failed:
-            return exits.FAILED
-        return exits.TIMEOUT if self.timeouts else exits.DONE
+        return exits.FAILED if self.failed else exits.exit_code(self.finish_reasons)
 
-    def _requests(self, source: Source, cancel: threading.Event) -> Iterator[Request]:
+    def _requests(self, source: Source, cancel: Stop) -> Iterator[Request]:
         """The requests of the lines that are to be done; bad lines are answered at once."""
         from llmgen.engine import Request
 
@@ -164,7 +160,7 @@ class _Run:
             self.unanswered += 1
             ending = self.sink.known(line)
             if ending is not None:
-                self.timeouts += ending == "timeout"
+                self.finish_reasons.add(ending)
                 self._count()
                 continue
             try:
@@ -186,7 +182,7 @@ class _Run:
         if answer.result.finish_reason == "interrupted":
             self.sink.partial(line, found)
             return
-        self.timeouts += answer.result.finish_reason == "timeout"
+        self.finish_reasons.add(answer.result.finish_reason)
         self.cuts.append(cut_by(answer.result))
         self.sink.add(line, found)
         self._count()
@@ -223,25 +219,3 @@ class _Run:
         if (cut := cut_note(self.cuts, self.llm.n_ctx)) is not None:
             note(cut)
         note(f"{answers}{failed}, {self.tokens} tokens in {seconds:.1f} s, {rate:.1f} tokens/s")
-
-
-@contextmanager
-def _ctrl_c() -> Iterator[threading.Event]:
-    """A cancel token that Ctrl-C sets, so that no answer is lost between two steps; the second one raises."""
-    cancel = threading.Event()
-
-    def ask(number: int, frame: object) -> None:
-        if cancel.is_set():
-            raise KeyboardInterrupt
-        cancel.set()
-
-    in_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT)
-    if not in_main or before not in (exits.interrupt, signal.default_int_handler):
-        yield cancel  # somebody else looks after it, or nobody is to
-        return
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield cancel
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -4,7 +4,7 @@ command.py        options, and which model and template
 conversation.py   messages, what the model has seen of them, answers
 joined.py         an answer in several parts: their texts join; fullness.py: a context that fills up
 repl.py           the loop: read, answer, obey
-interrupts.py     Ctrl-C while an answer is made, and signals to leave; keyboard.py: other keys
+leaving.py        signals to leave; keyboard.py: keys while an answer is made
 commands.py       what begins with a slash
 reading.py        lines from a terminal or a pipe
 screen.py         how an answer appears; markdown.py, tables.py and thinking.py help it

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmgen.cli.chat.interrupts import noted
 from llmgen.cli.common.config import configurable
+from llmgen.cli.common.interrupts import noted
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
@@ -137,8 +137,7 @@ def talk(
             code = _run(repl, message)
     finally:
         models.close()
-    if code:
-        raise typer.Exit(code)
+    raise typer.Exit(code)
 
 
 def _when_full(sampling: SamplingParams, when_full: WhenFull | None) -> SamplingParams:

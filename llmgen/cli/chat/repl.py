@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmgen.cli.chat.conversation import Conversation, State
-from llmgen.cli.chat.interrupts import Leaving, Stop
 from llmgen.cli.chat.joined import JoinedStream
+from llmgen.cli.chat.leaving import Leaving
 from llmgen.cli.chat.screen import AnswerScreen, Think
 from llmgen.cli.chats import kept, store
 from llmgen.cli.common.documents import with_documents
 from llmgen.cli.common.exits import INTERRUPTED
+from llmgen.cli.common.interrupts import Stop
 from llmgen.cli.terminal.output import note, print_json, shorten, visible
 from llmgen.cli.terminal.streaming import follow
 from llmgen.errors import LLMGenError, UsageError

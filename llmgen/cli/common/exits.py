@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import _thread
 import errno
 import io
 import os
-import signal
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import TextIO
 
+from llmgen.cli.common.interrupts import end_process, raise_interrupt
 from llmgen.cli.terminal.output import say, visible
 from llmgen.cli.terminal.settings import is_quiet
 from llmgen.errors import LLMGenError
 
 DONE = 0
 FAILED = 1
-USAGE = 2
 TIMEOUT = 124
 INTERRUPTED = 130
+_BY_FINISH_REASON = {"timeout": TIMEOUT, "interrupted": INTERRUPTED}
 
-_AGAIN_S = 0.02
 _CANNOT_WRITE = "cannot write the output"
 _NO_MEMORY = "out of memory; try a smaller context (-c) or a smaller model"
+
+
+def exit_code(finish_reasons: Iterable[str]) -> int:
+    """The exit code for answers that ended for these reasons: an interruption counts before a timeout."""
+    return max((_BY_FINISH_REASON.get(reason, DONE) for reason in finish_reasons), default=DONE)
 
 
 @contextmanager
@@ -35,42 +36,17 @@ def reporting() -> Iterator[None]:
     """Run the program inside: raises SystemExit with one of the codes above, always."""
     try:
         _prepare_streams()
-        _answer_ctrl_c(interrupt)
+        raise_interrupt()
         yield
         code = DONE
     except SystemExit as error:
-        _answer_ctrl_c(signal.SIG_DFL)
+        end_process()
         code = error.code if isinstance(error.code, int) else DONE
     except BaseException as error:
-        _answer_ctrl_c(signal.SIG_DFL)
+        end_process()
         code = _report(error)
-    _answer_ctrl_c(signal.SIG_DFL)
+    end_process()
     raise SystemExit(_flush(code))
-
-
-def _answer_ctrl_c(handler: Callable[..., object] | signal.Handlers) -> None:
-    """Raise KeyboardInterrupt or end at once; where the caller has Ctrl-C ignored or handled, that stays."""
-    try:
-        if signal.getsignal(signal.SIGINT) in (interrupt, signal.default_int_handler, signal.SIG_DFL):
-            signal.signal(signal.SIGINT, handler)
-    except ValueError:
-        pass  # not the main thread, which alone gets signals
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """The answer to Ctrl-C: KeyboardInterrupt, but not within the import of numpy, only once that is done.
-
-    numpy's compiled modules print the exception and make an ImportError of it.
-    """
-    caller = frame
-    while caller is not None:
-        if caller.f_code.co_name == "<module>" and str(caller.f_globals.get("__name__")).startswith("numpy"):
-            again = threading.Timer(_AGAIN_S, _thread.interrupt_main)
-            again.daemon = True
-            again.start()
-            return
-        caller = caller.f_back
-    raise KeyboardInterrupt
 
 
 def _report(error: BaseException) -> int:

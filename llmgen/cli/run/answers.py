@@ -79,7 +79,8 @@ def print_samples(
         note_cuts(list(results.values()), llm.n_ctx)
         if results and sampling.seed is None and not sampling.greedy and not json:
             note(f"seeds {seed} to {seed + max(results)}")
-    return exits.INTERRUPTED if interrupted else exit_code(results.values())
+    reasons = [result.finish_reason for result in results.values()]
+    return exits.INTERRUPTED if interrupted else exits.exit_code(reasons)
 
 
 def _print(results: list[GenerationResult], json: bool, head: Head, wraps: bool) -> None:
@@ -129,7 +130,7 @@ def print_beams(
     clear()
     _print_found(search.found, json, head, wraps)
     note_cuts([beam.result for beam in search.found[:1]], llm.n_ctx)
-    return exit_code([beam.result for beam in search.found[:1]])
+    return exits.exit_code([beam.result.finish_reason for beam in search.found[:1]])
 
 
 def _print_found(found: list[Beam], json: bool, head: Head, wraps: bool) -> None:
@@ -139,11 +140,3 @@ def _print_found(found: list[Beam], json: bool, head: Head, wraps: bool) -> None
         )
     else:
         print_answer(found[0].result.text, wraps)
-
-
-def exit_code(results: Any) -> int:
-    """The exit code for some results: interrupted, timeout or done."""
-    reasons = {result.finish_reason for result in results}
-    if "interrupted" in reasons:
-        return exits.INTERRUPTED
-    return exits.TIMEOUT if "timeout" in reasons else exits.DONE

@@ -157,9 +157,7 @@ def command(
             note_cuts([result], llm.n_ctx)
         if not stats and not json and sampling.seed is None and not sampling.greedy:
             note(f"seed {result.seed}")
-    code = {"timeout": exits.TIMEOUT, "interrupted": exits.INTERRUPTED}.get(result.finish_reason, exits.DONE)
-    if code != exits.DONE:
-        raise typer.Exit(code)
+    raise typer.Exit(exits.exit_code([result.finish_reason]))
 
 
 def _at_terminal() -> bool:

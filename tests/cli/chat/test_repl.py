@@ -15,10 +15,11 @@ from llmgen import LLM, SamplingParams
 from llmgen.cli.chat import repl
 from llmgen.cli.chat.commands import obey
 from llmgen.cli.chat.conversation import Conversation
-from llmgen.cli.chat.interrupts import Leaving, Stop
 from llmgen.cli.chat.joined import JoinedStream
+from llmgen.cli.chat.leaving import Leaving
 from llmgen.cli.chat.reading import Lines
 from llmgen.cli.chats import kept
+from llmgen.cli.common.interrupts import Stop
 from llmgen.engine import GenerationResult
 from models import smollm2
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from llmgen.cli.chat.interrupts import noted
+from llmgen.cli.common.interrupts import noted
 
 
 def press() -> None:
