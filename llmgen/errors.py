@@ -13,21 +13,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmgen.visible import visible
+
 _LONGEST_MESSAGE = 2000
 _LONGEST_VALUE = 120
 _LONGEST_NUMBER_BITS = 256
 
 
-def escape(text: str) -> str:
-    """``text`` with everything a terminal would not print as itself as a backslash escape."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text
-    )
-
-
 def one_line(text: str, limit: int = _LONGEST_MESSAGE) -> str:
     """``text`` on one line, escaped, and without its middle where it is longer than ``limit`` characters."""
-    return _without_middle(escape(_without_middle(text, limit)), limit)
+    return _without_middle(visible(_without_middle(text, limit)), limit)
 
 
 def _without_middle(text: str, limit: int) -> str:
@@ -45,7 +40,7 @@ def shown(value: Any, limit: int = _LONGEST_VALUE, quote: bool = True) -> str:
     if isinstance(value, (bytes, bytearray)):
         value = value[: limit + 1].decode("utf-8", "backslashreplace")
     if isinstance(value, str):
-        text = escape(value[:limit]) + ("..." if len(value) > limit else "")
+        text = visible(value[:limit]) + ("..." if len(value) > limit else "")
         return f"'{text}'" if quote else text
     if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER_BITS:
         return f"a number of {value.bit_length():,} bits"

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from llmgen import hub
-from llmgen.cli.terminal.output import note, print_json, size, table, visible
+from llmgen.cli.terminal.output import note, print_json, size, table
 from llmgen.errors import LLMGenError
+from llmgen.visible import visible
 
 
 def command(

@@ -12,9 +12,10 @@ import typer
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions
-from llmgen.cli.terminal.output import note, print_json, visible
+from llmgen.cli.terminal.output import note, print_json
 from llmgen.cli.terminal.progress import Bar
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.visible import visible
 
 if TYPE_CHECKING:
     from llmgen import LLM

@@ -9,8 +9,8 @@ import typer
 
 from llmgen import hub
 from llmgen.cli.common.models import fetch
-from llmgen.cli.terminal.output import visible
 from llmgen.errors import DownloadError
+from llmgen.visible import visible
 
 
 def complete_name(incomplete: str) -> list[str]:

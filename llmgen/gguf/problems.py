@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from llmgen.errors import ModelFileError, escape
+from llmgen.errors import ModelFileError
+from llmgen.visible import visible
 
 DOWNLOAD_AGAIN: Final = "the file is damaged, download it again"
 CUT_SHORT: Final = "the file is cut short, download it again"
@@ -18,7 +19,7 @@ CONVERT_AGAIN: Final = "convert the model again with a current converter"
 
 def show_path(path: str | os.PathLike[str]) -> str:
     """A path for a message; odd characters are escaped."""
-    return escape(os.fspath(path))
+    return visible(os.fspath(path))
 
 
 def problem(path: str | os.PathLike[str], found: str, what_to_do: str) -> ModelFileError:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from llmgen.errors import escape, shown
+from llmgen.errors import shown
 from llmgen.gguf.part import Part
 from llmgen.gguf.problems import DOWNLOAD_AGAIN, problem
+from llmgen.visible import visible
 
 _NAME = re.compile(
     r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<end>\.gguf)", re.DOTALL | re.IGNORECASE
@@ -29,7 +30,7 @@ def check_is_first(part: Part) -> None:
         return
     path = part.file.path
     match = _NAME.fullmatch(path.name)
-    first = f"open {escape(_sibling(match, 1))}" if match else "open the first part"
+    first = f"open {visible(_sibling(match, 1))}" if match else "open the first part"
     raise problem(path, f"this is part {number + 1:,} of a split model, expected the first part", first)
 
 
@@ -70,7 +71,7 @@ def check_together(parts: list[Part]) -> None:
     for part in parts:
         for tensor in part.tensors:
             if tensor.name in where:
-                found = f"the tensor {shown(tensor.name)} is also in {escape(where[tensor.name].name)}"
+                found = f"the tensor {shown(tensor.name)} is also in {visible(where[tensor.name].name)}"
                 raise problem(part.file.path, f"{found}, expected it in one part only", _DOWNLOAD_ALL)
             where[tensor.name] = part.file.path
     expected = parts[0].integer("split.tensors.count")
@@ -86,6 +87,6 @@ def _sibling(match: re.Match[str], number: int) -> str:
 def _existing(first: Path, name: str, number: int, count: int) -> Path:
     path = first.with_name(name)
     if not path.exists():
-        found = f"part {number:,} of {count:,} is missing, expected {escape(name)} in the same folder"
+        found = f"part {number:,} of {count:,} is missing, expected {visible(name)} in the same folder"
         raise problem(first, found, _DOWNLOAD_ALL)
     return path

@@ -15,7 +15,6 @@ from llmgen.tokenizer.template import (
     encode_chat,
     template_names,
 )
-from llmgen.tokenizer.terminal import make_visible
 from llmgen.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "choose_template",
     "encode_chat",
     "guess_format",
-    "make_visible",
     "rendering_within",
     "template_names",
 ]

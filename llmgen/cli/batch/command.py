@@ -22,10 +22,11 @@ from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
 from llmgen.cli.common.templates import TemplateOption, find_template
-from llmgen.cli.terminal.output import note, say, visible
+from llmgen.cli.terminal.output import note, say
 from llmgen.cli.terminal.progress import Bar
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.sampling.params import SamplingParams
+from llmgen.visible import visible
 
 if TYPE_CHECKING:
     from llmgen import LLM

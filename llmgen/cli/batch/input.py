@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from llmgen.cli.batch.journal import line_hash
 from llmgen.cli.common.options import flag_of_opening
 from llmgen.cli.common.templates import fitted
-from llmgen.cli.terminal.output import visible
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.files import is_at
 from llmgen.sampling.params import OTHER_NAMES, SamplingParams, option_named, option_table
+from llmgen.visible import visible
 
 if TYPE_CHECKING:
     from llmgen import LLM

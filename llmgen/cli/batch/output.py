@@ -10,9 +10,10 @@ from typing import Any, Protocol, TextIO
 
 from llmgen.cli.batch.input import Line, Source
 from llmgen.cli.batch.journal import Journal, part_of, refuse_existing
-from llmgen.cli.terminal.output import json_line, print_json, visible
+from llmgen.cli.terminal.output import json_line, print_json
 from llmgen.cli.terminal.progress import aside
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.visible import visible
 
 
 class Sink(Protocol):

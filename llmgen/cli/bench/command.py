@@ -16,9 +16,10 @@ from llmgen.cli.common.config import configurable
 from llmgen.cli.common.loading import compiling
 from llmgen.cli.common.models import complete_model, model_path
 from llmgen.cli.common.options import THREADS_VARIABLE
-from llmgen.cli.terminal.output import note, visible
+from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.progress import Bar
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.visible import visible
 
 if TYPE_CHECKING:
     from llmgen.backends.cpu.model import Model

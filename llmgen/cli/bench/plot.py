@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmgen.cli.terminal.output import visible
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.files import replacing
+from llmgen.visible import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

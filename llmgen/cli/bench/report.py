@@ -12,7 +12,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from llmgen.cli.terminal.output import count, print_json, size, table, visible
+from llmgen.cli.terminal.output import count, print_json, size, table
+from llmgen.visible import visible
 
 if TYPE_CHECKING:
     from llmgen.cli.bench.measure import Plan, Row, Run

@@ -12,8 +12,9 @@ from llmgen.cli.chat.clipboard import copy
 from llmgen.cli.chat.reading import expand
 from llmgen.cli.chats import store
 from llmgen.cli.common.options import changed, find_option
-from llmgen.cli.terminal.output import note, shorten, size, visible
+from llmgen.cli.terminal.output import note, shorten, size
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.visible import visible
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,9 +17,10 @@ from llmgen.cli.chats import kept, store
 from llmgen.cli.common.documents import with_documents
 from llmgen.cli.common.exits import INTERRUPTED
 from llmgen.cli.common.interrupts import Stop
-from llmgen.cli.terminal.output import note, print_json, shorten, visible
+from llmgen.cli.terminal.output import note, print_json, shorten
 from llmgen.cli.terminal.streaming import follow
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.visible import visible
 
 if TYPE_CHECKING:
     from llmgen.engine import GenerationResult

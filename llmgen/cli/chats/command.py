@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from llmgen.cli.chats import kept, store
-from llmgen.cli.terminal.output import note, print_json, shorten, table, visible
+from llmgen.cli.terminal.output import note, print_json, shorten, table
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.visible import visible
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

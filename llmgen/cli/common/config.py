@@ -25,8 +25,8 @@ from typer.core import TyperCommand
 from llmgen.cli.common import help
 from llmgen.cli.common.options import own_flag
 from llmgen.cli.common.signatures import option, parameters_of, with_parameters
-from llmgen.cli.terminal.output import visible
 from llmgen.errors import UsageError
+from llmgen.visible import visible
 
 VARIABLE = "LLMGEN_CONFIG"
 COMMANDS = ("run", "chat", "batch", "bench")

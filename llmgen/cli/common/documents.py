@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmgen.cli.terminal.output import visible
 from llmgen.errors import UsageError
+from llmgen.visible import visible
 
 _MOST_BYTES = 64 << 20
 

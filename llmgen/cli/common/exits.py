@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from llmgen.cli.common.interrupts import end_process, raise_interrupt
-from llmgen.cli.terminal.output import say, visible
+from llmgen.cli.terminal.output import say
 from llmgen.cli.terminal.settings import is_quiet
 from llmgen.errors import LLMGenError
+from llmgen.visible import visible
 
 DONE = 0
 FAILED = 1

@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 
 from llmgen import hub
-from llmgen.cli.terminal.output import note, size, visible
+from llmgen.cli.terminal.output import note, size
 from llmgen.cli.terminal.progress import Bar
 from llmgen.cli.terminal.settings import can_draw
+from llmgen.visible import visible
 
 
 def complete_model(incomplete: str) -> list[str]:

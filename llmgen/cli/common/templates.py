@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmgen.cli.terminal.output import note, visible
+from llmgen.cli.terminal.output import note
+from llmgen.visible import visible
 
 if TYPE_CHECKING:
     from llmgen.gguf import GGUFFile

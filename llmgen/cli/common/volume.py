@@ -13,9 +13,10 @@ import typer
 
 from llmgen.cli.common.machine import versions
 from llmgen.cli.common.signatures import option, parameters_of, with_parameters
-from llmgen.cli.terminal.output import note, visible
+from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.settings import be_quiet
 from llmgen.errors import UsageError
+from llmgen.visible import visible
 
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Log what happens, with timings, on stderr.")]
 

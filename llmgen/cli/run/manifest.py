@@ -18,9 +18,10 @@ from llmgen import __version__
 from llmgen.cli.common import exits
 from llmgen.cli.common.config import ARGUMENTS, RUNS, Given, Origin, given
 from llmgen.cli.run.answers import SEPARATOR
-from llmgen.cli.terminal.output import note, print_json, say, visible
+from llmgen.cli.terminal.output import note, print_json, say
 from llmgen.errors import UsageError
 from llmgen.sampling.params import SamplingParams, option_table
+from llmgen.visible import visible
 
 if TYPE_CHECKING:
     from llmgen import LLM

@@ -7,41 +7,19 @@ from __future__ import annotations
 
 import json
 import sys
-import unicodedata
 from collections.abc import Sequence
 from typing import Any, TextIO
 
 from llmgen.cli.terminal.progress import aside
 from llmgen.cli.terminal.settings import is_quiet
 from llmgen.cli.terminal.wrapping import for_terminal
-
-# Cc controls, Cf invisible format characters (bidi overrides among them), Cs lone
-# surrogates, Zl/Zp line separators: they move the cursor or hide what is there.
-_HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-
-
-def visible(text: object, keep: str = "") -> str:
-    """Return text with every control, invisible or unencodable character as an escape (``\\x1b``).
-
-    Characters in ``keep`` (say, a newline) stay as they are.
-    """
-    return "".join(c if c in keep or not _is_hidden(c) else _escape(c) for c in str(text))
-
-
-def _is_hidden(character: str) -> bool:
-    return not character.isprintable() and unicodedata.category(character) in _HIDDEN
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+from llmgen.visible import is_hidden, make_visible, visible
 
 
 def generated(text: str) -> str:
     """A model's text as it may be written: exact into a pipe, without control sequences onto a terminal."""
     if not sys.stdout.isatty():
         return text
-    from llmgen.tokenizer import make_visible
-
     return make_visible(text)
 
 
@@ -96,7 +74,7 @@ def json_line(value: Any) -> str:
     """One JSON object as one line of text; NaN and infinities become null."""
     text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
     # What could steer a terminal, and lone surrogates, which UTF-8 cannot hold: JSON says them in ASCII.
-    return "".join(json.dumps(c)[1:-1] if _is_hidden(c) else c for c in text)
+    return "".join(json.dumps(c)[1:-1] if is_hidden(c) else c for c in text)
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmgen.cli.terminal.output import generated, note, table, visible
+from llmgen.cli.terminal.output import generated, note, table
+from llmgen.visible import visible
 
 if TYPE_CHECKING:
     from llmgen.tokenizer import Tokenizer

@@ -1,13 +1,22 @@
-"""Making a model's text harmless on a terminal.
+"""Text from strangers made harmless on a terminal.
 
-A model can be talked into writing escape sequences; a terminal obeys them: clear the
-screen, change the title, write the clipboard, answer on the user's behalf.
+A model, a file or a name can hold escape sequences, and a terminal obeys them: it clears
+the screen, changes its title, writes the clipboard, answers on the user's behalf.  Other
+characters are not seen at all, or show text in another order than it is in.
+
+:func:`visible` is for names, values and messages, where nothing hidden may stay;
+:func:`make_visible` for a model's text, which needs line breaks and the joiners of emoji
+and of many scripts.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 
+# Cc controls, Cf invisible format characters (bidi overrides among them), Cs lone
+# surrogates, Zl/Zp line separators: they move the cursor or hide what is there.
+_HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 # All control characters but newline and tab.  A carriage return overwrites the line.  Of
 # the format characters: embeddings, overrides and isolates, which show text in another
 # order than it is in, the marks for direction, which nobody sees, line and paragraph
@@ -20,6 +29,23 @@ _UNSEEN = re.compile(
 _FLAG = re.compile("\U0001f3f4[\U000e0061-\U000e007a\U000e0030-\U000e0039]{2,6}\U000e007f")
 
 _CONTROL_PICTURES = 0x2400
+
+
+def visible(text: object, keep: str = "") -> str:
+    """The text with every control, invisible or unencodable character as an escape (``\\x1b``).
+
+    Characters in ``keep`` (say, a newline) stay as they are.
+    """
+    return "".join(c if c in keep or not is_hidden(c) else _escape(c) for c in str(text))
+
+
+def is_hidden(character: str) -> bool:
+    """Whether a terminal obeys this character, or does not show it."""
+    return not character.isprintable() and unicodedata.category(character) in _HIDDEN
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def make_visible(text: str) -> str:
