@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and locks between processes.
+"""Files that are written whole or not at all, bounded reading, and locks between processes.
 
 What is written lies beside its place under a hidden name, ``.llmgen-*.tmp``, and moves
 there in one step.  A program that is killed half-way leaves such a file; whoever writes
@@ -66,6 +66,12 @@ def _remove_leftovers(folder: Path) -> None:
         with suppress(OSError), open(path, "rb", opener=_open_own) as file:
             if try_lock(file) == "held":
                 path.unlink()
+
+
+def read_bounded(file: BinaryIO, limit: int) -> bytes | None:
+    """What a file or pipe holds; None where that is more than ``limit`` bytes: it may have no end."""
+    data = file.read(limit + 1)
+    return data if len(data) <= limit else None
 
 
 def _open_own(path: str, flags: int) -> int:

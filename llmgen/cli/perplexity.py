@@ -12,9 +12,10 @@ import typer
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions
+from llmgen.cli.common.texts import text_in
 from llmgen.cli.terminal.output import note, print_json
 from llmgen.cli.terminal.progress import Bar
-from llmgen.errors import LLMGenError, UsageError
+from llmgen.errors import LLMGenError
 from llmgen.visible import visible
 
 if TYPE_CHECKING:
@@ -77,20 +78,10 @@ def command(
 
 
 def _read(file: Path) -> str:
-    try:
-        if str(file) == "-":
-            data = sys.stdin.buffer.read(_MOST_BYTES + 1)
-        else:
-            with open(file, "rb") as stream:
-                data = stream.read(_MOST_BYTES + 1)  # it may be endless
-        if len(data) > _MOST_BYTES:
-            raise UsageError(f"{visible(file)} has over {_MOST_BYTES >> 20} MB; give a part of it")
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{visible(file)} is not UTF-8 text (byte 0x{error.object[error.start]:02x} at offset {error.start});"
-            " convert it first"
-        ) from None
+    if str(file) == "-":
+        return text_in(sys.stdin.buffer, "stdin", _MOST_BYTES)
+    with open(file, "rb") as stream:
+        return text_in(stream, visible(file), _MOST_BYTES)
 
 
 def _measure(llm: LLM, ids: list[int], parts: list[Window]) -> tuple[Perplexity | None, BaseException | None]:

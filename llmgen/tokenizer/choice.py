@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmgen.errors import TemplateError, UsageError
+from llmgen.files import read_bounded
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.builtin import FORMATS
 from llmgen.tokenizer.template import ChatTemplate, chat_template_from_gguf, is_jinja, template_names
@@ -47,14 +48,14 @@ def _read(path: Path, names: Sequence[str], option: str) -> str:
     """The text of a template file; ``names`` are what the choice could have been instead."""
     try:
         with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+            data = read_bounded(file, _MOST_BYTES)
     except FileNotFoundError:
         others = f" nor one of {', '.join(names)}; give one of these" if names else "; check the path"
         raise UsageError(f"{option} {path} is {'neither' if names else 'not'} a file{others}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read the template {path}: {reason}") from error
-    if len(data) > _MOST_BYTES:
+    if data is None:
         raise TemplateError(f"the template {path} has more than {_MOST_BYTES:,} bytes; give another one")
     try:
         return data.decode("utf-8-sig")

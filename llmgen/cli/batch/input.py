@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from llmgen.cli.batch.journal import line_hash
-from llmgen.cli.common.options import flag_of_opening
+from llmgen.cli.common.options import flag_of_opening, id_or_text
 from llmgen.cli.common.templates import fitted
+from llmgen.cli.common.texts import decoded
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.files import is_at
 from llmgen.sampling.params import OTHER_NAMES, SamplingParams, option_named, option_table
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 _MOST_BYTES = 16 << 20
 _MOST_PIPED = 1 << 30
 _DEEPEST = 100  # levels of brackets; no message needs that many
-_MOST_DIGITS = 10  # of a token id
 _TEMPLATE_KEYS = ("tools", "documents", "template_kwargs")
 _ID_KEYS = ("custom_id", "id")
 _OWN_KEYS = ("prompt", "messages", "system", *_ID_KEYS, *_TEMPLATE_KEYS)
@@ -232,12 +232,7 @@ def _by_ids(bias: Any) -> Any:
     """Biases by token: JSON writes ids as texts, so digits are an id, as on the command line."""
     if not isinstance(bias, dict):
         return bias
-    for key in bias:
-        if key.isdigit() and len(key) > _MOST_DIGITS:
-            raise UsageError(
-                f"logit_bias names a token id of {len(key)} digits; ids have at most {_MOST_DIGITS}"
-            )
-    return {int(key) if key.isascii() and key.isdigit() else key: value for key, value in bias.items()}
+    return {id_or_text(key): value for key, value in bias.items()}
 
 
 def _unknown(key: str) -> UsageError:
@@ -258,8 +253,6 @@ def _unknown(key: str) -> UsageError:
 def _object(line: Line) -> dict[str, Any]:
     try:
         values = _loaded(line.data, object_pairs_hook=_without_repeats)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the line is not UTF-8 text (byte {error.start})") from None
     except json.JSONDecodeError as error:
         raise UsageError(f"the line is not JSON: {error.msg} at column {error.colno}") from None
     except ValueError:  # a number of thousands of digits
@@ -276,10 +269,10 @@ def _object(line: Line) -> dict[str, Any]:
 
 
 def _loaded(data: bytes, **options: Any) -> Any:
-    """What a line says.  Raises ValueError, or UsageError where writing it again would be too deep."""
+    """What a line says.  Raises ValueError; UsageError where it is not UTF-8, or too deep to be written again."""
     too_deep = UsageError(f"the line is nested too deeply; at most {_DEEPEST} levels were expected")
     try:
-        values = json.loads(data.decode("utf-8"), **options)  # of bytes, it would take more than UTF-8
+        values = json.loads(decoded(data, "the line"), **options)  # of bytes, it would take more than UTF-8
     except RecursionError:
         raise too_deep from None
     level = [values]

@@ -12,7 +12,8 @@ from llmgen.cli.chat.clipboard import copy
 from llmgen.cli.chat.reading import expand
 from llmgen.cli.chats import store
 from llmgen.cli.common.options import changed, find_option
-from llmgen.cli.terminal.output import note, shorten, size
+from llmgen.cli.common.texts import text_in
+from llmgen.cli.terminal.output import note, shorten
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.visible import visible
 
@@ -279,27 +280,14 @@ def _read(repl: Repl, rest: str) -> None:
 
 def attach(repl: Repl, path: Path) -> None:
     """Let a text file go with the next message.  Raises LLMGenError."""
-    text = _text_of(path)
+    with store.open_file(path) as file:
+        text = text_in(file, visible(path), _MOST_BYTES, LLMGenError)
     talk, waiting = repl.talk, sum(repl.talk.count(text) for _, text in repl.files)
     tokens, room = talk.count(text), talk.llm.n_ctx - waiting - (0 if talk.shifts else talk.used)
     if tokens >= room:
         raise LLMGenError(f"{path} has {tokens} tokens, but only {max(0, room)} are free in the context")
     repl.files.append((path.name, text))
     note(f"{visible(path.name)}, {tokens} tokens, goes with the next message")
-
-
-def _text_of(path: Path) -> str:
-    """The text in a file that a context could hold."""
-    with store.open_file(path) as file:
-        data = file.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise LLMGenError(
-            f"{path} has more than {size(_MOST_BYTES)}, longer than any context; give a part of it"
-        )
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise LLMGenError(f"{path} is not UTF-8 text; convert it first") from None
 
 
 def _copy(repl: Repl, rest: str) -> None:

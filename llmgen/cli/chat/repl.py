@@ -14,9 +14,9 @@ from llmgen.cli.chat.joined import JoinedStream
 from llmgen.cli.chat.leaving import Leaving
 from llmgen.cli.chat.screen import AnswerScreen, Think
 from llmgen.cli.chats import kept, store
-from llmgen.cli.common.documents import with_documents
 from llmgen.cli.common.exits import INTERRUPTED
 from llmgen.cli.common.interrupts import Stop
+from llmgen.cli.common.texts import with_documents
 from llmgen.cli.terminal.output import note, print_json, shorten
 from llmgen.cli.terminal.streaming import follow
 from llmgen.errors import LLMGenError, UsageError

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import platformdirs
 
 from llmgen.errors import LLMGenError
-from llmgen.files import replacing
+from llmgen.files import read_bounded, replacing
 
 STATE_VARIABLE = "LLMGEN_STATE"
 FORMAT = "llmgen conversation"
@@ -74,8 +74,8 @@ def save(path: Path, content: dict[str, Any]) -> None:
 def load(path: Path) -> dict[str, Any]:
     """Read a conversation that :func:`save` wrote, or a bare list of messages.  Raises LLMGenError."""
     with open_file(path) as file:
-        data = file.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
+        data = read_bounded(file, _MOST_BYTES)
+    if data is None:
         raise LLMGenError(f"{path} has more than {_MOST_BYTES >> 20} MB, expected a conversation")
     try:
         value = json.loads(data.decode("utf-8-sig", "surrogatepass"))

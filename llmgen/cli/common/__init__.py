@@ -5,7 +5,7 @@ help.py, volume.py       --help, --verbose and --quiet
 arguments.py             typed text as UTF-8, whatever the locale
 models.py, loading.py    from MODEL to a loaded model
 templates.py             --template
-documents.py, stdin.py   text from files and pipes
+texts.py                 text from files and pipes
 exits.py, endings.py     exit codes, and what is said at the end
 interrupts.py            Ctrl-C
 summary.py, machine.py   facts about a model file, and about this computer

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llmgen.cli.common.signatures import parameters_of, with_parameters
-from llmgen.errors import UsageError
+from llmgen.cli.common.texts import decoded
 
 _NAME_FILES = ("MODEL", "MODEL...", "FILE|NAME")
 
@@ -36,20 +36,16 @@ def _as_text(value: Any, name: str | None) -> Any:
         return value
     if isinstance(value, list):
         return [_as_text(item, name) for item in value]
-    return _decoded(value, name) if type(value) is str else value
+    return _utf8(value, name) if type(value) is str else value
 
 
-def _decoded(typed: str, name: str) -> str:
+def _utf8(typed: str, name: str) -> str:
     """The text of an argument.  Raises UsageError where its bytes are not UTF-8."""
     try:
         data = os.fsencode(typed)
-        return data.decode("utf-8")
-    except UnicodeEncodeError:  # of an options file, which was UTF-8, while the locale's encoding is less
+    except UnicodeEncodeError:  # from an options file, which was UTF-8, while the locale's encoding is less
         return typed
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{name} is not UTF-8 text (byte 0x{data[error.start]:02x} at offset {error.start}); convert it first"
-        ) from None
+    return decoded(data, name)
 
 
 def _info(hint: Any) -> Any:

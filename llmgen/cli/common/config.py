@@ -26,6 +26,7 @@ from llmgen.cli.common import help
 from llmgen.cli.common.options import own_flag
 from llmgen.cli.common.signatures import option, parameters_of, with_parameters
 from llmgen.errors import UsageError
+from llmgen.files import read_bounded
 from llmgen.visible import visible
 
 VARIABLE = "LLMGEN_CONFIG"
@@ -190,10 +191,10 @@ def read_file(path: Path) -> dict[str, Any]:
         raise UsageError(f"the options file {path} must end in .toml, .yaml or .yml")
     try:
         with open(path, "rb") as file:
-            data = file.read(_MOST_BYTES + 1)  # it may be endless
+            data = read_bounded(file, _MOST_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read the options file {path}: {error.strerror or error}") from error
-    if len(data) > _MOST_BYTES:
+    if data is None:
         raise UsageError(
             f"the options file {path} has more than {_MOST_BYTES} bytes; is it a file of options?"
         )

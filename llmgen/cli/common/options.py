@@ -146,7 +146,7 @@ def _sampling_params(values: dict[str, Any]) -> SamplingParams:
     if "logit_bias" in given:
         given["logit_bias"] = [_bias(text) for text in given["logit_bias"]]
     if "banned_tokens" in given:
-        given["banned_tokens"] = [_id_or_text(text) for text in given["banned_tokens"]]
+        given["banned_tokens"] = [id_or_text(text) for text in given["banned_tokens"]]
     return SamplingParams(**given)
 
 
@@ -202,15 +202,15 @@ def _bias(text: str) -> tuple[int | str, float]:
         equals = ""
     if not equals or not token:
         raise UsageError(f"--logit-bias must be TOKEN=BIAS, such as 42=-1.5, not {text!r}")
-    return _id_or_text(token), value
+    return id_or_text(token), value
 
 
-def _id_or_text(text: str) -> int | str:
+def id_or_text(text: str) -> int | str:
     """Digits are a token id, anything else is text."""
     if not (text.isascii() and text.isdigit()):
         return text
     if len(text) > _MOST_DIGITS:
-        raise UsageError(f"a token id has at most {_MOST_DIGITS} digits, and {len(text)} were given")
+        raise UsageError(f"a token id of {len(text)} digits was given; ids have at most {_MOST_DIGITS}")
     return int(text)
 
 

@@ -15,13 +15,12 @@ import typer
 from llmgen import hub
 from llmgen.cli.common import exits
 from llmgen.cli.common.config import Given, configurable
-from llmgen.cli.common.documents import read_text, with_documents
 from llmgen.cli.common.endings import note_cuts
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
-from llmgen.cli.common.stdin import as_message, piped_text, typed_text
 from llmgen.cli.common.templates import TemplateOption, find_template, fitted
+from llmgen.cli.common.texts import as_message, piped_text, read_text, typed_text, with_documents
 from llmgen.cli.run.answers import Head, print_beams, print_samples
 from llmgen.cli.run.manifest import head, perform
 from llmgen.cli.terminal.output import note, print_json

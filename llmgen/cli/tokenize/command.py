@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.stdin import piped_text
 from llmgen.cli.common.templates import TemplateOption, fitted, template_in
+from llmgen.cli.common.texts import piped_text
 from llmgen.cli.terminal.output import generated, print_json
 from llmgen.cli.tokenize.tokens import pieces, print_tokens, prompt_text
 from llmgen.errors import TemplateError, UsageError
