@@ -49,4 +49,4 @@ _need_a_cache()
 @pytest.fixture(autouse=True)
 def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that sees a busy machine takes fewer threads; a test that counts them must not depend on that."""
-    monkeypatch.setattr("llmgen.backends.cpu.runtime.thread_policy._busy_neighbours", lambda own: 0)
+    monkeypatch.setattr("llmgen.backends.cpu.runtime.thread_policy._other_running_threads", lambda own: 0)

@@ -21,7 +21,7 @@ class BoundMatrix:
     """A weight matrix [n_rows, n_cols] as it lies in the file.
 
     Kernels may read a few bytes behind the row they work on.  Behind the last row of
-    a file there may be nothing: ``tail_row`` (or -1) is then read at ``tail_address``,
+    a file there may be nothing: ``copied_row`` (or -1) is then read at ``copy_address``,
     a copy with room behind it.
     """
 
@@ -30,8 +30,8 @@ class BoundMatrix:
     n_cols: int
     row_bytes: int  # from one row to the next
     kernels: QuantType
-    tail_row: int = -1
-    tail_address: int = 0
+    copied_row: int = -1
+    copy_address: int = 0
 
     @property
     def arguments(self) -> dict[str, int]:
@@ -39,8 +39,8 @@ class BoundMatrix:
         return {
             "weights": self.address,
             "row_bytes": self.row_bytes,
-            "tail_row": self.tail_row,
-            "tail_address": self.tail_address,
+            "copied_row": self.copied_row,
+            "copy_address": self.copy_address,
         }
 
 
@@ -64,17 +64,17 @@ class Binding:
                 f"tensor {tensor.name} has the type {tensor.type.name}, which llmgen cannot multiply by; "
                 f"use a file whose tensors are of the types {supported}"
             )
-        address, tail_row, tail_address = tensor.address, -1, 0
-        if tensor.slack < kernels.overread:
-            short = tensor.row_bytes < kernels.overread  # the room behind is longer than a row
-            copy = self._tail(m, tensor.nbytes if short else tensor.row_bytes, kernels.overread)
+        address, copied_row, copy_address = tensor.address, -1, 0
+        if tensor.slack < kernels.read_past:
+            short = tensor.row_bytes < kernels.read_past  # the room behind is longer than a row
+            copy = self._tail(m, tensor.nbytes if short else tensor.row_bytes, kernels.read_past)
             if short:
                 address = copy
             else:
                 last = tensor.nbytes // tensor.row_bytes - 1 - m.first_row
-                tail_row, tail_address = (last if 0 <= last < m.n_rows else -1), copy
+                copied_row, copy_address = (last if 0 <= last < m.n_rows else -1), copy
         address += m.first_row * tensor.row_bytes
-        return BoundMatrix(address, m.n_rows, m.n_cols, tensor.row_bytes, kernels, tail_row, tail_address)
+        return BoundMatrix(address, m.n_rows, m.n_cols, tensor.row_bytes, kernels, copied_row, copy_address)
 
     def _tail(self, m: Matrix, nbytes: int, room: int) -> int:
         """The address of a copy of a tensor's last ``nbytes`` bytes, with room behind them."""

@@ -6,15 +6,15 @@ The format, all numbers little-endian:
     uint32    version of the format (VERSION)
     uint32    bytes of the header
     header    JSON: model (fingerprint), kv_type, n_tokens, n_prompt (leading tokens that were
-              computed as prompt), reached (see Sequence), key_block, and layers: for each state
-              its signature, of keys and values [kv heads, bytes of a head's keys per block, of
-              its values, blocks kept]
+              computed as prompt), reached (Sequence.written), key_block, and layers: for each
+              state its signature; for keys and values that is [kv heads, bytes of a head's keys
+              per block, of its values, blocks kept]
     int32 [n_tokens]   token ids
-    states    what ``Sequence.filled`` gives: of keys and values, for each layer the filled key
-              blocks of its heads, then the filled value blocks
+    states    what ``Sequence.filled`` gives: for keys and values, the filled key blocks of the
+              layer's heads, then the filled value blocks
     32 bytes  SHA-256 of everything before
 
-The checksum finds damage, not malice: a file made by someone else can make the model
+The checksum detects damage, not malice: a file made by someone else can make the model
 say anything, as a changed model file could.
 """
 
@@ -48,7 +48,7 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True)
 class Stored:
-    """What a file held besides the cache: the ids of its tokens, and how many were computed as prompt."""
+    """What a file has besides the states: the token ids, and how many of them were computed as prompt."""
 
     tokens: list[int]
     n_prompt: int
@@ -58,7 +58,7 @@ def save(path: Path, fingerprint: str, seq: Cache, tokens: Sequence[int], n_prom
     """Write a sequence, whose tokens are ``tokens``, to ``path``: the whole file or nothing.
 
     fingerprint: of the model; n_prompt: leading tokens that were computed as prompt.
-    Raises LLMGenError where it cannot be written.
+    Raises LLMGenError if it cannot be written.
     """
     if len(tokens) != seq.length:
         raise ValueError(f"{len(tokens)} token ids for a cache of {seq.length}")
@@ -68,7 +68,7 @@ def save(path: Path, fingerprint: str, seq: Cache, tokens: Sequence[int], n_prom
             "kv_type": seq.layout.kv_type,
             "n_tokens": seq.length,
             "n_prompt": n_prompt,
-            "reached": seq.reached,
+            "reached": seq.written,
             "key_block": KEY_BLOCK,
             "layers": [state.signature() for state in seq.layout.states],
         }
@@ -87,8 +87,8 @@ def save(path: Path, fingerprint: str, seq: Cache, tokens: Sequence[int], n_prom
 def load(path: Path, fingerprint: str, vocab_size: int, seq: Cache) -> Stored:
     """Fill an empty sequence of the model with that fingerprint from a file.
 
-    Raises LLMGenError, with the sequence empty, where the file is not one of
-    this format and version, is damaged, or belongs to another model or KV type.
+    Raises LLMGenError and leaves the sequence empty if the file has another format or
+    version, is damaged, or belongs to another model or KV type.
     """
     if reason := _no_file(path):  # opening a pipe would wait for its writer
         raise LLMGenError(f"cannot read the prompt cache {path}: {reason}; give a file")
@@ -112,7 +112,7 @@ def _load(path: Path, file: BinaryIO, fingerprint: str, vocab_size: int, seq: Ca
     expected = file.tell() + 4 * n_tokens + sum(len(part) for part in filled) + _DIGEST_BYTES
     found = os.fstat(file.fileno()).st_size
     if found != expected:
-        raise _damaged(path, f"it has {found} bytes, and {expected} were expected")
+        raise _damaged(path, f"it has {found} bytes, expected {expected}")
     ids = _read(path, file, 4 * n_tokens, digest)
     for part in filled:
         if file.readinto(part.data) != len(part):  # type: ignore[attr-defined]
@@ -159,7 +159,7 @@ def _read_header(path: Path, file: BinaryIO, digest: Any) -> dict[str, Any]:
 
 
 def _check(path: Path, header: dict[str, Any], fingerprint: str, layout: StateLayout) -> None:
-    """Refuse what does not belong to this model as it is opened now."""
+    """Refuse a file that does not fit this model and the options it was opened with."""
     if header["model"] != fingerprint:
         raise _refused(path, "it was made with another model")
     if header["kv_type"] != layout.kv_type:
@@ -168,7 +168,7 @@ def _check(path: Path, header: dict[str, Any], fingerprint: str, layout: StateLa
         )
     n, reached = header["n_tokens"], header["reached"]
     if not 1 <= n <= reached <= 1 << 40 or not 0 <= header["n_prompt"] <= n:
-        raise _damaged(path, "its header counts tokens wrongly")
+        raise _damaged(path, "its header has impossible token counts")
     if max(n, reached) > layout.n_ctx:
         raise _refused(path, f"it has {max(n, reached)} tokens, and the context holds {layout.n_ctx} (-c)")
     same = header["key_block"] == KEY_BLOCK and len(header["layers"]) == len(layout.states)
@@ -176,12 +176,12 @@ def _check(path: Path, header: dict[str, Any], fingerprint: str, layout: StateLa
         same = same and isinstance(its, list) and all(type(v) is int for v in its)
         same = same and state.accepts(its, reached)
     if not same:
-        raise _refused(path, "its cache is laid out otherwise, as with another context length (-c)")
+        raise _refused(path, "its layout differs from this run's, as with another context length (-c)")
 
 
 def _refused(path: Path, reason: str) -> LLMGenError:
     return LLMGenError(
-        f"the prompt cache {path} cannot be used: {reason}; remove the file, or give another name"
+        f"the prompt cache {path} cannot be used: {reason}; remove the file or give another name"
     )
 
 
@@ -190,15 +190,12 @@ def _damaged(path: Path, reason: str) -> LLMGenError:
 
 
 def _no_file(path: Path) -> str:
-    """Why what is at ``path`` cannot be a prompt cache; empty where it can, or where nothing is."""
+    """Why ``path`` cannot be a prompt cache; empty if it can be, or if nothing is there."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
         return ""
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # endless links, a name that cannot be, a folder that nobody may see
+    except (OSError, ValueError) as error:  # a loop of links, an impossible name, a forbidden folder
         return getattr(error, "strerror", None) or str(error)
     if stat.S_ISDIR(mode):
         return "it is a folder"
@@ -206,18 +203,18 @@ def _no_file(path: Path) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file to load; an empty one, as mktemp makes, is as good as none."""
+    """Whether there is a file to load; an empty one, as mktemp makes, does not count."""
     return not _no_file(path) and os.path.exists(path) and os.path.getsize(path) > 0
 
 
 def check_target(path: Path) -> None:
-    """Refuse a place where no prompt cache can be, before a long prompt is computed for it.
+    """Refuse a path that cannot be written, before a long prompt is computed for it.
 
-    Raises LLMGenError: a folder, a device or a pipe, or a folder that cannot be written.
+    Raises LLMGenError for a folder, a device or a pipe, and for a folder that cannot be written.
     """
     reason = _no_file(path)  # a device would be replaced by a file
     if not reason:
-        folder = path.resolve().parent  # behind links: they stay, and what they lead to is written
+        folder = path.resolve().parent  # links stay; the file they lead to is replaced
         if not folder.is_dir():
             reason = "there is no such folder"
         elif not os.access(folder, os.W_OK):
@@ -228,7 +225,7 @@ def check_target(path: Path) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` when it is complete; a link stays a link."""
+    """A file that replaces ``path`` when it is complete; a link stays a link."""
     check_target(path)
     try:
         with replacing(path.resolve()) as file:

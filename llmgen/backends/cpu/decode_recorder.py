@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, MAX_COLUMNS, RECORDS, SCORE_ROWS, row_state_bytes
+from llmgen.backends.cpu.kernels.layout import (
+    ACTIVATION_FORMATS,
+    KEY_BLOCK,
+    MAX_COLUMNS,
+    SCORE_ROWS,
+    row_state_bytes,
+)
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Value
 from llmgen.backends.cpu.recorder import (
     COUNT_TOKENS,
     Heads,
     Recorder,
     Rows,
+    padded_units,
     real_units,
-    record_units,
     rows_unit,
     share,
 )
@@ -26,7 +32,7 @@ class DecodeRecorder(Recorder):
 
     max_tokens = MAX_COLUMNS
     max_outputs = MAX_COLUMNS
-    split = 0
+    split_tokens = 0
 
     def whole_tokens(self, n: int) -> Value:
         return self.value(n, private=True)
@@ -44,7 +50,7 @@ class DecodeRecorder(Recorder):
             shared = self.value(x.n, private=False, partition=partition)
             self._copy_heads(x, shared, partition)
             arguments = {name: shared if a is x else a for name, a in arguments.items()}
-            x.forms["shared"] = shared
+            x.copies["shared"] = shared
             x = shared
         return super()._in_place(kernel, x, partition, **arguments)
 
@@ -59,13 +65,12 @@ class DecodeRecorder(Recorder):
         )
 
     def quantized(self, x: Value, kind: str) -> tuple[Value, Hashable]:
-        """x as a record, and the partition in which it may be read."""
-        if kind in x.forms:
-            return x.forms[kind], EVERYTHING
-        record = RECORDS[kind]
-        units = record_units(x.n, kind)
+        """x in one of layout.ACTIVATION_FORMATS, and the partition in which it may be read."""
+        if kind in x.copies:
+            return x.copies[kind], EVERYTHING
+        units = padded_units(x.n, kind)
         own_rows = not x.private and x.partition == Rows(x.n) and x.n % 32 == 0
-        out = Value(x.n, record.size(x.n), self.max_tokens, not own_rows, x.partition)
+        out = Value(x.n, ACTIVATION_FORMATS[kind].size(x.n), self.max_tokens, not own_rows, x.partition)
         first: Any = 0
         last: Any = units
         if own_rows:
@@ -86,14 +91,14 @@ class DecodeRecorder(Recorder):
             gather=0,
             count=COUNT_TOKENS,
         )
-        x.forms[kind] = out
+        x.copies[kind] = out
         return out, EVERYTHING
 
     def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
         bound = self.binding.matrix(w)
-        record, reads = self.quantized(x, bound.kernels.record)
+        activations, reads = self.quantized(x, bound.kernels.activations)
         out = self.value(w.n_rows, private=False, partition=Rows(w.n_rows))
-        self._matvec(bound, record, reads, out, COUNT_TOKENS)
+        self._matvec(bound, activations, reads, out, COUNT_TOKENS)
         if bias is not None:
             self._pointwise("add", out, bias, out)
         return out

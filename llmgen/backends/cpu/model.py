@@ -177,7 +177,7 @@ class Model:
             self._check_room(part.seq, len(part.ids))
         memories = [part.seq.memory() for part in parts]  # held until the run has ended
         for part in parts:
-            part.seq.touch(part.seq.length + len(part.ids))
+            part.seq.begin_write(part.seq.length + len(part.ids))
         self._control.fill(
             [
                 (np.asarray(part.ids), part.seq.length, memory.ctypes.data, part.n_logits)
@@ -189,7 +189,7 @@ class Model:
             self._run(program, sum(len(part.ids) for part in parts))
         except BaseException:
             for part in parts:
-                part.seq.abandon()
+                part.seq.roll_back()
             raise
         for part in parts:
             part.seq.commit(len(part.ids))

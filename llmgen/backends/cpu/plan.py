@@ -39,7 +39,7 @@ class Value:
     private: bool
     partition: Hashable = EVERYTHING  # how it was written
     offset: int = -1  # in its arena, set by the planner
-    forms: dict[str, Value] = field(default_factory=dict)  # its quantized forms
+    copies: dict[str, Value] = field(default_factory=dict)  # the same values quantized, or shared
 
     @property
     def nbytes(self) -> int:

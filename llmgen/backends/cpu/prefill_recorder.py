@@ -30,10 +30,10 @@ activations of a tile, stay in the first cache."""
 class PrefillRecorder(Recorder):
     """A chunk of a prompt, up to ``chunk`` tokens of one sequence."""
 
-    split = 1
+    split_tokens = 1
 
-    def __init__(self, binding: Binding, kv_type: str, run: int, chunk: int, max_outputs: int) -> None:
-        super().__init__(binding, kv_type, run)
+    def __init__(self, binding: Binding, kv_type: str, control: int, chunk: int, max_outputs: int) -> None:
+        super().__init__(binding, kv_type, control)
         self.max_tokens, self.max_outputs = chunk, max_outputs
 
     def whole_tokens(self, n: int) -> Value:
@@ -58,7 +58,7 @@ class PrefillRecorder(Recorder):
         kernels = w.kernels
         tiles, blocks = x, w.n_cols
         chunk, together, nbytes = w.n_cols, 1, -(-w.n_cols // 32) * kernels.panel_bytes + 64
-        if kernels.record != "float32":
+        if kernels.activations != "float32":
             tiles, blocks = self._tiles(x), w.n_cols // kernels.block
             chunk, together = min(blocks, PANEL_COLUMNS // kernels.block), panels_together()
             n_chunks, wide = -(-blocks // chunk), chunk * kernels.block // 32
@@ -90,13 +90,13 @@ class PrefillRecorder(Recorder):
 
     def _tiles(self, x: Value) -> Value:
         """x as int8 tiles of eight tokens."""
-        if "tiles" not in x.forms:
+        if "tiles" not in x.copies:
             out = Value(x.n, x.n // 32 * TILE_BLOCK, -(-self.max_tokens // TILE_TOKENS), False, TOKENS)
             self.emit(
                 "activations:tiles", [(x, TOKENS, False), (out, TOKENS, True)], x=x, out=out, blocks=x.n // 32
             )
-            x.forms["tiles"] = out
-        return x.forms["tiles"]
+            x.copies["tiles"] = out
+        return x.copies["tiles"]
 
     def add(self, x: Value, y: Value) -> Value:
         return self._by_token("add", x, y)

@@ -18,11 +18,11 @@ class Control:
     def __init__(self, max_tokens: int) -> None:
         size = max(max_tokens, MAX_COLUMNS)
         self._fields = np.zeros(len(FIELDS), np.int64)
-        self._ids, self._positions, self._caches, self._rows = (np.zeros(size, np.int64) for _ in range(4))
+        self._ids, self._positions, self._sequences, self._rows = (np.zeros(size, np.int64) for _ in range(4))
         for name, array in (
             ("ids", self._ids),
             ("positions", self._positions),
-            ("caches", self._caches),
+            ("sequences", self._sequences),
             ("output_rows", self._rows),
         ):
             self._fields[FIELDS[name]] = array.ctypes.data
@@ -36,7 +36,7 @@ class Control:
             end = n + len(ids)
             self._ids[n:end] = ids
             self._positions[n:end] = np.arange(first, first + len(ids))
-            self._caches[n:end] = states
+            self._sequences[n:end] = states
             self._rows[n_outputs : n_outputs + wanted] = np.arange(end - wanted, end)
             n, n_outputs = end, n_outputs + wanted
         self._fields[FIELDS["n_tokens"]] = n

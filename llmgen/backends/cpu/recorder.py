@@ -8,7 +8,7 @@ that does not exist yet.  There are two recorders, chosen by the role of the tok
 - ``PrefillRecorder`` (prefill_recorder.py): a chunk of a prompt.  Panel kernels; threads
   share out tiles of eight tokens.
 
-A value must not change any more once there is another form of it (quantized, or a shared copy).
+A value must not change any more once there is a copy of it (quantized, or shared).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from llmgen.backends.cpu.binding import Binding, BoundMatrix
 from llmgen.backends.cpu.kernels.arguments import table_of
-from llmgen.backends.cpu.kernels.layout import COLUMN_SUMS, FIELDS, MAX_COLUMNS, RECORDS
+from llmgen.backends.cpu.kernels.layout import ACTIVATION_FORMATS, COLUMN_SUMS, FIELDS, MAX_COLUMNS
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Step, Stream, Value
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.model.rope import Rope
@@ -78,9 +78,9 @@ class Recorder(ABC):
     max_tokens: int
     max_outputs: int
 
-    def __init__(self, binding: Binding, kv_type: str, run: int) -> None:
-        """binding: of the model's weights; run: address of the control block."""
-        self.binding, self.kv_type, self.run = binding, kv_type, run
+    def __init__(self, binding: Binding, kv_type: str, control: int) -> None:
+        """binding: of the model's weights; control: address of the control block."""
+        self.binding, self.kv_type, self.control = binding, kv_type, control
         self.steps: list[Step] = []
         self.logits_value: Value | None = None
 
@@ -101,15 +101,15 @@ class Recorder(ABC):
     ) -> None:
         """Append a step.
 
-        arguments: those of the kernel's table (kernels/arguments.py).  ``run``, ``split``
+        arguments: those of the kernel's table (kernels/arguments.py).  ``control``, ``split_tokens``
         and the strides of values need not be said.  Raises TypeError where one is
         missing or unknown.
         """
-        assert not any(writes and v.forms for v, _, writes in accesses), f"{kernel} makes another form stale"
+        assert not any(writes and v.copies for v, _, writes in accesses), f"{kernel} changes a copied value"
         table = table_of(kernel)
         for name in table._fields:
             if name not in arguments:
-                if name == "run" or name == "split":
+                if name in ("control", "split_tokens"):
                     arguments[name] = getattr(self, name)
                 elif isinstance(value := arguments.get(name.removesuffix("_stride")), (Value, At)):
                     arguments[name] = value.stride
@@ -121,12 +121,12 @@ class Recorder(ABC):
 
     @property
     @abstractmethod
-    def split(self) -> int:
+    def split_tokens(self) -> int:
         """1 where threads share out tokens, 0 where each takes all."""
 
     def token_reads(self, *values: Value) -> list[Access]:
         """Reads of whole tokens."""
-        return [(v, TOKENS if self.split else EVERYTHING, False) for v in values]
+        return [(v, TOKENS if self.split_tokens else EVERYTHING, False) for v in values]
 
     # ---- the vocabulary ------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class Recorder(ABC):
             neox=int(table.neox),
             table=table.address,
             scale=scale,
-            token_scale=0 if position_scale is None else self.binding.keep(position_scale),
+            position_scale=0 if position_scale is None else self.binding.keep(position_scale),
         )
 
     def _in_place(self, kernel: str, x: Value, partition: Hashable, /, **arguments: Any) -> Value:
@@ -294,7 +294,9 @@ class Recorder(ABC):
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
         out = Value(w.n_rows, floats_bytes(w.n_rows), self.max_outputs, False, Rows(w.n_rows))
         bound = self.binding.matrix(w)
-        self._matvec(bound, self._output_record(x, bound.kernels.record), EVERYTHING, out, COUNT_OUTPUTS)
+        self._matvec(
+            bound, self._output_activations(x, bound.kernels.activations), EVERYTHING, out, COUNT_OUTPUTS
+        )
         first, last = share(w.n_rows, rows_unit(w.n_rows))
         here = At(out, lambda t, n: 4 * first(t, n))
         n = Each(lambda t, n: last(t, n) - first(t, n))
@@ -310,30 +312,32 @@ class Recorder(ABC):
             )
         self.logits_value = out
 
-    def _output_record(self, x: Value, kind: str) -> Value:
-        """The activations of the tokens that want logits, in a format of layout.RECORDS."""
-        out = Value(x.n, RECORDS[kind].size(x.n), self.max_outputs, not self.split, "outputs")
+    def _output_activations(self, x: Value, kind: str) -> Value:
+        """The activations of the tokens that want logits, in one of layout.ACTIVATION_FORMATS."""
+        out = Value(
+            x.n, ACTIVATION_FORMATS[kind].size(x.n), self.max_outputs, not self.split_tokens, "outputs"
+        )
         self.emit(
             f"activations:{kind}",
             [(x, EVERYTHING, False), (out, "outputs", True)],
             x=x,
             out=out,
             first=0,
-            last=record_units(x.n, kind),
+            last=padded_units(x.n, kind),
             real=real_units(x.n, kind),
             gather=1,
             count=COUNT_OUTPUTS,
         )
         return out
 
-    def _matvec(self, w: BoundMatrix, record: Value, reads: Hashable, out: Value, count: int) -> None:
+    def _matvec(self, w: BoundMatrix, x: Value, reads: Hashable, out: Value, count: int) -> None:
         """Emit the matrix-vector kernel of w."""
         first, last = share(w.n_rows, rows_unit(w.n_rows))
         kernels = w.kernels
         steps, tail = divmod(w.n_cols, kernels.step)
         scratch = self.scratch(MAX_COLUMNS * COLUMN_SUMS)
         accesses: list[Access] = [
-            (record, reads, False),
+            (x, reads, False),
             (out, out.partition, True),
             (scratch, EVERYTHING, True),
         ]
@@ -344,7 +348,7 @@ class Recorder(ABC):
             **w.arguments,
             first=Each(first),
             last=Each(last),
-            x=record,
+            x=x,
             steps=steps,
             tail=tail // kernels.block,
             out=out,
@@ -358,8 +362,8 @@ def real_units(n: int, kind: str) -> int:
     return n if kind == "float32" else n // 32
 
 
-def record_units(n: int, kind: str) -> int:
-    """The same of a record of n values, padding included."""
-    record = RECORDS[kind]
-    padded = -(-n // record.values) * record.values
+def padded_units(n: int, kind: str) -> int:
+    """The same with the padding of the format ``kind``."""
+    values = ACTIVATION_FORMATS[kind].values
+    padded = -(-n // values) * values
     return real_units(padded, kind)

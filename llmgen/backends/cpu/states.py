@@ -1,9 +1,9 @@
 """Where the states of a sequence lie in its memory.
 
 A sequence is one piece of address space.  A *placed state* is one layer's part of it; all
-kinds have the methods of ``PlacedState``, and nothing above this file asks which kind it is.
-New keys and values are written behind the old ones, in place: addresses in a program stay
-true and nothing is copied.
+kinds have the methods of ``PlacedState``, and sequences and files use nothing else.  New keys
+and values are written in place, after the old ones: addresses in a program stay valid and
+nothing is copied.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ Span = tuple[int, int]
 
 
 class PlacedState(Protocol):
-    """One layer's part of a sequence's memory.  ``reached``: the longest length written so far."""
+    """One layer's part of a sequence's memory.  ``written``: the longest length it ever had (``Sequence.written``)."""
 
     nbytes: int
     """Bytes reserved, whole pages."""
-    needs_copies: bool
-    """True: an earlier length can only be restored from a copy of ``spans`` that was made there."""
+    needs_checkpoint: bool
+    """Whether an earlier length can only be restored from a copy of ``spans`` that was made at that length."""
 
     def bytes_for(self, n_tokens: int) -> int:
         """Bytes that n_tokens take."""
 
-    def shortest_cut(self, reached: int) -> int:
-        """The smallest length besides 0 to which it can be cut back; larger than ``reached`` where to none."""
+    def shortest_cut(self, written: int) -> int:
+        """The smallest length besides 0 to which it can be cut back; more than ``written`` if there is none."""
 
-    def spans(self, first: int, reached: int) -> Iterator[Span]:
-        """The bytes that hold, or may hold, anything of positions first .. reached - 1."""
+    def spans(self, first: int, written: int) -> Iterator[Span]:
+        """The bytes that hold, or may hold, anything of positions first .. written - 1."""
 
     def signature(self) -> list[int]:
-        """What a file must agree in to be read into this state."""
+        """What must be equal in a file for it to be read into this state."""
 
-    def accepts(self, signature: list[int], reached: int) -> bool:
-        """Whether ``spans(0, reached)`` of a state with that signature lie as they do here."""
+    def accepts(self, signature: list[int], written: int) -> bool:
+        """Whether ``spans(0, written)`` of a state with that signature have the same layout as here."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class PlacedKV:
 
     Position p lives in block (p // KEY_BLOCK) % blocks.  With a sliding window the blocks
     are a ring: the window, one chunk of a prompt that is written before it is read, and
-    one block because neither end falls on a border.
+    one block because neither end falls on a block's border.
     """
 
     n_heads: int
@@ -66,7 +66,7 @@ class PlacedKV:
     key_offset: int
     value_offset: int
     nbytes: int
-    needs_copies = False
+    needs_checkpoint = False
 
     @classmethod
     def place(cls, spec: KV, offset: int, n_ctx: int, chunk: int, element: int) -> PlacedKV:
@@ -99,17 +99,17 @@ class PlacedKV:
             (self.key_bytes + self.value_bytes) * self.n_heads * min(-(-n_tokens // KEY_BLOCK), self.blocks)
         )
 
-    def shortest_cut(self, reached: int) -> int:
+    def shortest_cut(self, written: int) -> int:
         kept = self.blocks * KEY_BLOCK
-        if reached <= kept:
+        if written <= kept:
             return 0
-        # a block is overwritten as a whole as soon as its successor starts
-        oldest = -(-reached // KEY_BLOCK) * KEY_BLOCK - kept
+        # a block is lost as a whole as soon as the one that takes its place begins
+        oldest = -(-written // KEY_BLOCK) * KEY_BLOCK - kept
         return oldest + self.window - 1
 
-    def spans(self, first: int, reached: int) -> Iterator[Span]:
-        low, high = first // KEY_BLOCK, -(-reached // KEY_BLOCK)
-        if high > self.blocks:  # the ring has turned: everything may be new
+    def spans(self, first: int, written: int) -> Iterator[Span]:
+        low, high = first // KEY_BLOCK, -(-written // KEY_BLOCK)
+        if high > self.blocks:  # the ring is full: every block may be new
             low, high = 0, self.blocks
         for offset, size in ((self.key_offset, self.key_bytes), (self.value_offset, self.value_bytes)):
             for head in range(self.n_heads):
@@ -119,12 +119,12 @@ class PlacedKV:
     def signature(self) -> list[int]:
         return [self.n_heads, self.key_bytes, self.value_bytes, self.blocks]
 
-    def accepts(self, signature: list[int], reached: int) -> bool:
+    def accepts(self, signature: list[int], written: int) -> bool:
         own = self.signature()
         if len(signature) != len(own) or signature[:3] != own[:3]:
             return False
-        # a ring that has not been filled once lies the same whatever its size
-        return signature[3] == own[3] or -(-reached // KEY_BLOCK) <= min(signature[3], own[3])
+        # until a ring is full, its size does not change where positions lie
+        return signature[3] == own[3] or -(-written // KEY_BLOCK) <= min(signature[3], own[3])
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class PlacedRecurrent:
     n: int
     offset: int
     nbytes: int
-    needs_copies = True
+    needs_checkpoint = True
 
     @classmethod
     def place(cls, spec: Recurrent, offset: int) -> PlacedRecurrent:
@@ -143,21 +143,21 @@ class PlacedRecurrent:
     def bytes_for(self, n_tokens: int) -> int:
         return 4 * self.n
 
-    def shortest_cut(self, reached: int) -> int:
-        return reached + 1
+    def shortest_cut(self, written: int) -> int:
+        return written + 1
 
-    def spans(self, first: int, reached: int) -> Iterator[Span]:
+    def spans(self, first: int, written: int) -> Iterator[Span]:
         yield self.offset, self.offset + 4 * self.n
 
     def signature(self) -> list[int]:
         return [self.n]
 
-    def accepts(self, signature: list[int], reached: int) -> bool:
+    def accepts(self, signature: list[int], written: int) -> bool:
         return signature == self.signature()
 
 
 class StateLayout:
-    """The states of a sequence, one behind the other.
+    """The states of a sequence, one after the other.
 
     kv_type: the number format of keys and values, one of KV_BYTES.  chunk: tokens that one
     run may write.  Raises UsageError, UnsupportedModelError.
@@ -181,13 +181,13 @@ class StateLayout:
             self.nbytes += placed.nbytes
 
     @property
-    def needs_copies(self) -> bool:
-        """Whether earlier lengths can only be restored from copies (``Sequence.checkpoint``)."""
-        return any(state.needs_copies for state in self.states)
+    def needs_checkpoint(self) -> bool:
+        """Whether earlier lengths can only be restored from checkpoints (``Sequence.checkpoint``)."""
+        return any(state.needs_checkpoint for state in self.states)
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that one more token takes, as long as no window is full."""
+        """Bytes that one more token takes until a window is full."""
         return sum(state.bytes_for(KEY_BLOCK) - state.bytes_for(0) for state in self.states) // KEY_BLOCK
 
     def bytes_for(self, n_tokens: int) -> int:

@@ -29,7 +29,7 @@ from llmgen.gguf import GGUFFile
 from llmgen.backends.cpu.model import Model
 from llmgen.backends.cpu.runtime import thread_policy
 
-thread_policy._busy_neighbours = lambda own: 0  # a busy machine would be left a processor
+thread_policy._other_running_threads = lambda own: 0  # on a busy machine fewer threads would run
 
 def load(n_threads=2):
     return Model.load(GGUFFile.open(sys.argv[1]), n_ctx=60000, n_threads=n_threads)

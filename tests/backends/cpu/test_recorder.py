@@ -28,7 +28,7 @@ def test_arguments_are_put_in_order(recorder: Any) -> None:
     x, out = Value(16, 64, 1, False), Value(32, 128, 1, False)
     shifted = At(out, lambda t, n: t)
     recorder.emit("pointwise:add", [], n=16, out=shifted, y=9, y_stride=0, x=x)
-    assert recorder.steps[-1].args == Binary(x, 64, 9, 0, shifted, 128, 16, recorder.split, RUN)
+    assert recorder.steps[-1].args == Binary(x, 64, 9, 0, shifted, 128, 16, recorder.split_tokens, RUN)
 
 
 def test_missing_and_unknown_arguments_are_refused() -> None:
@@ -44,7 +44,7 @@ def test_missing_and_unknown_arguments_are_refused() -> None:
 @pytest.mark.parametrize("recorder", recorders())
 def test_a_quantized_value_is_not_changed(recorder: Any) -> None:
     x = Value(32, 128, 16, False, EVERYTHING)
-    x.forms["tiles"] = Value(32, 64, 16, False)
+    x.copies["tiles"] = Value(32, 64, 16, False)
     with pytest.raises(AssertionError, match="stale"):
         recorder.head_rms_norm(x, Vector("norm", np.ones(16, np.float32)), 2, 1e-5)
 

@@ -111,7 +111,7 @@ def test_a_sequence_becomes_another(model: Model, start: int, mine: int, its: in
     one_by_one(model, seq, TOKENS[:mine])
     one_by_one(model, other, TOKENS[-its:])
     seq.become(other, start)
-    assert (seq.length, seq.reached) == (other.length, other.reached)
+    assert (seq.length, seq.written) == (other.length, other.written)
     one_by_one(model, trunk, TOKENS[-its:])
     other.close()
     np.testing.assert_array_equal(

@@ -20,7 +20,7 @@ def layout(*specs: KV | Recurrent, n_ctx: int = 1024, kv_type: str = "f16") -> S
 
 def advance(seq: Sequence, n: int, mark: int) -> None:
     """What a run of n tokens does, here: every state gets ``mark`` wherever it may be written."""
-    seq.touch(seq.length + n)
+    seq.begin_write(seq.length + n)
     for state in seq.layout.states:
         for first, last in state.spans(seq.length, seq.length + n):
             seq.memory()[first:last] = mark
@@ -113,15 +113,15 @@ def test_a_run_that_did_not_end_leaves_no_half_state() -> None:
     seq.checkpoint()
     advance(seq, 5, mark=2)
     seq.memory()[:] = 9  # a run wrote, and was stopped
-    seq.abandon()
+    seq.roll_back()
     assert (seq.length, recurrent(seq)) == (20, {1})
     fresh = Sequence(layout(*MIXED))
     advance(fresh, 5, mark=2)
-    fresh.abandon()  # no checkpoint: from the beginning
+    fresh.roll_back()  # no checkpoint: from the beginning
     assert (fresh.length, recurrent(fresh)) == (0, {0})
     keys = Sequence(layout(KV(2, 16, 16)))
     advance(keys, 5, mark=2)
-    keys.abandon()  # keys behind the length do no harm
+    keys.roll_back()  # keys behind the length do no harm
     assert keys.length == 5
 
 

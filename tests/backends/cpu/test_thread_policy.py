@@ -1,4 +1,4 @@
-"""How many threads run: a made-up machine says how long a run takes, and the pace must find out."""
+"""How many threads run: a made-up machine says how long a run takes, and the policy must find out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Machine:
         self.n_cpus, self.busy, self.told = n_cpus, busy, True
         monkeypatch.setattr(os, "cpu_count", lambda: n_cpus)
 
-    def neighbours(self, own: int) -> int:
+    def others(self, own: int) -> int:
         return self.busy if self.told else 0
 
     def seconds(self, n_threads: int) -> float:
@@ -25,13 +25,13 @@ class Machine:
         shared = n_threads > self.n_cpus - self.busy
         return 0.01 / n_threads * (3 if shared and n_threads > 1 else 1)
 
-    def run(self, pace: ThreadPolicy, times: int, n_tokens: int = 1) -> list[int]:
+    def run(self, policy: ThreadPolicy, times: int, n_tokens: int = 1) -> list[int]:
         chosen = []
         for _ in range(times):
-            n = pace.choose(n_tokens)
+            n = policy.choose(n_tokens)
             wall = self.seconds(n) * n_tokens
             lost = wall / 2 if n > self.n_cpus - self.busy else 0.0
-            pace.report(n, n_tokens, wall, lost, 0)
+            policy.report(n, n_tokens, wall, lost, 0)
             chosen.append(n)
         return chosen
 
@@ -43,66 +43,66 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
 
 def test_a_quiet_machine_keeps_all_threads(machine: Callable[..., Machine]) -> None:
     quiet = machine(4)
-    assert set(quiet.run(ThreadPolicy(4, neighbours=quiet.neighbours), 500)) == {4}
+    assert set(quiet.run(ThreadPolicy(4, others=quiet.others), 500)) == {4}
 
 
 def test_one_thread_stays_one(machine: Callable[..., Machine]) -> None:
     loaded = machine(1, 3)
-    pace = ThreadPolicy(1, neighbours=loaded.neighbours)
-    assert set(loaded.run(pace, 100)) == {1}
-    assert pace.choose(512) == 1
+    policy = ThreadPolicy(1, others=loaded.others)
+    assert set(loaded.run(policy, 100)) == {1}
+    assert policy.choose(512) == 1
 
 
 def test_the_first_run_looks_around(machine: Callable[..., Machine]) -> None:
     loaded = machine(2, 1)
-    chosen = loaded.run(ThreadPolicy(2, neighbours=loaded.neighbours), 400)
+    chosen = loaded.run(ThreadPolicy(2, others=loaded.others), 400)
     assert chosen[0] == 1
     assert chosen.count(2) <= 20  # two threads are tried now and then, ever more seldom
 
 
 def test_what_comes_later_is_noticed_by_its_effect(machine: Callable[..., Machine]) -> None:
     later = machine(2)
-    pace = ThreadPolicy(2, neighbours=later.neighbours)
-    assert set(later.run(pace, 50)) == {2}
+    policy = ThreadPolicy(2, others=later.others)
+    assert set(later.run(policy, 50)) == {2}
     later.busy, later.told = 1, False
-    chosen = later.run(pace, 300)
+    chosen = later.run(policy, 300)
     assert chosen.count(1) > 280
     later.busy = 0
-    assert later.run(pace, 2000)[-1] == 2  # and its end, too
+    assert later.run(policy, 2000)[-1] == 2  # and its end, too
 
 
 @pytest.mark.parametrize("busy", [1, 3, 9])
 def test_many_threads_leave_only_the_taken_processors(machine: Callable[..., Machine], busy: int) -> None:
     large = machine(16)
-    pace = ThreadPolicy(16, neighbours=large.neighbours)
-    large.run(pace, 50)
+    policy = ThreadPolicy(16, others=large.others)
+    large.run(policy, 50)
     large.busy = busy
-    assert large.run(pace, 300)[-1] == 16 - busy
+    assert large.run(policy, 300)[-1] == 16 - busy
     large.busy = busy // 2
-    assert large.run(pace, 3000)[-1] == 16 - busy // 2
+    assert large.run(policy, 3000)[-1] == 16 - busy // 2
 
 
-def test_trouble_without_neighbours_halves_the_threads(machine: Callable[..., Machine]) -> None:
+def test_trouble_without_other_processes_halves_the_threads(machine: Callable[..., Machine]) -> None:
     confined = machine(16)
-    pace = ThreadPolicy(16, neighbours=confined.neighbours)
-    confined.run(pace, 50)
+    policy = ThreadPolicy(16, others=confined.others)
+    confined.run(policy, 50)
     confined.busy, confined.told = 10, False  # a quota, say
-    assert 8 in confined.run(pace, 20)
+    assert 8 in confined.run(policy, 20)
 
 
 def test_a_wrong_first_look_is_put_right(machine: Callable[..., Machine]) -> None:
     passing = machine(2, 1)
-    pace = ThreadPolicy(2, neighbours=passing.neighbours)
-    assert passing.run(pace, 1) == [1]
+    policy = ThreadPolicy(2, others=passing.others)
+    assert passing.run(policy, 1) == [1]
     passing.busy = 0
-    assert passing.run(pace, 30)[-1] == 2
+    assert passing.run(policy, 30)[-1] == 2
 
 
 def test_a_long_run_looks_around_each_time(machine: Callable[..., Machine]) -> None:
     changing = machine(8)
-    pace = ThreadPolicy(8, neighbours=changing.neighbours)
+    policy = ThreadPolicy(8, others=changing.others)
     seen = []
     for busy in (0, 2, 20):
         changing.busy = busy
-        seen.append(pace.choose(512))
+        seen.append(policy.choose(512))
     assert seen == [8, 6, 1]

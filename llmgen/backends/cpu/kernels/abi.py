@@ -88,24 +88,24 @@ def share(n: int, thread: int, n_threads: int) -> tuple[int, int]:
     return n * thread // n_threads, n * (thread + 1) // n_threads
 
 
-RUN_TOKENS = 8 * FIELDS["n_tokens"]
-RUN_IDS = 8 * FIELDS["ids"]
-RUN_POSITIONS = 8 * FIELDS["positions"]
-RUN_CACHES = 8 * FIELDS["caches"]
-RUN_OUTPUT_ROWS = 8 * FIELDS["output_rows"]
+CONTROL_TOKENS = 8 * FIELDS["n_tokens"]
+CONTROL_IDS = 8 * FIELDS["ids"]
+CONTROL_POSITIONS = 8 * FIELDS["positions"]
+CONTROL_SEQUENCES = 8 * FIELDS["sequences"]
+CONTROL_OUTPUT_ROWS = 8 * FIELDS["output_rows"]
 
 
 @inline
-def run_field(run: int, at: int) -> int:
-    """A field of the control block of this run (RUN_...)."""
-    return load_i64(run + at)
+def control_field(control: int, at: int) -> int:
+    """A field of the control block (CONTROL_...)."""
+    return load_i64(control + at)
 
 
 @inline
-def tokens_of(run: int, split: int, thread: int, n_threads: int) -> tuple[int, int]:
-    """The tokens [first, last) of this thread: all, or with ``split`` its own tiles of eight."""
-    n = run_field(run, RUN_TOKENS)
-    if split:
+def tokens_of(control: int, split_tokens: int, thread: int, n_threads: int) -> tuple[int, int]:
+    """The tokens [first, last) of this thread: all, or with ``split_tokens`` its own tiles of eight."""
+    n = control_field(control, CONTROL_TOKENS)
+    if split_tokens:
         first, last = share((n + TILE_TOKENS - 1) // TILE_TOKENS, thread, n_threads)
         return first * TILE_TOKENS, min(last * TILE_TOKENS, n)
     return 0, n

@@ -1,7 +1,7 @@
 """Activations as the matrix kernels want them: integers with a scale per 32 values, or float32.
 
 d = max|x| / 127, q = round(x / d) to the nearest even, e = d * sum(q).  The same
-numbers go into every format (layout.RECORDS, layout.TILE_BLOCK) but "int16", which
+numbers go into every format (layout.ACTIVATION_FORMATS, layout.TILE_BLOCK) but "int16", which
 has 16 bits (d = max|x| / 32767): signed 8-bit weights are widened anyway, so with
 them twice the precision of the activations costs nothing.
 """
@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.cpu.kernels.abi import (
-    RUN_OUTPUT_ROWS,
-    RUN_TOKENS,
+    CONTROL_OUTPUT_ROWS,
+    CONTROL_TOKENS,
     arg,
+    control_field,
     inline,
-    run_field,
     share,
     step,
 )
 from llmgen.backends.cpu.kernels.arguments import Quantize, Tiles, places
 from llmgen.backends.cpu.kernels.layout import (
-    RECORDS,
+    ACTIVATION_FORMATS,
     TILE_BLOCK,
     TILE_D,
     TILE_E,
@@ -70,7 +70,7 @@ def quantize32(x, largest):  # type: ignore[no-untyped-def]
     return to_int(nearest(a0 * inverse)), to_int(nearest(a1 * inverse)), top / largest
 
 
-_INT8, _INT8_SUPER, _INT16 = (RECORDS[kind].nbytes for kind in ("int8", "int8_super", "int16"))
+_INT8, _INT8_SUPER, _INT16 = (ACTIVATION_FORMATS[kind].nbytes for kind in ("int8", "int8_super", "int16"))
 
 
 @inline
@@ -112,9 +112,9 @@ at, tiles_at = places(Quantize), places(Tiles)
 
 @inline
 def columns_of(args, thread, n_threads):  # type: ignore[no-untyped-def]
-    """The columns [first, last) that this thread quantizes: all of them, or with ``split`` its share."""
-    n = run_field(arg(args, at.run), arg(args, at.count))
-    if arg(args, at.split):
+    """The columns [first, last) that this thread quantizes: all of them, or with ``split_tokens`` its share."""
+    n = control_field(arg(args, at.control), arg(args, at.count))
+    if arg(args, at.split_tokens):
         return share(n, thread, n_threads)
     return 0, n
 
@@ -124,7 +124,7 @@ def source_of(args, column):  # type: ignore[no-untyped-def]
     """Address of the column's activations; with ``gather`` the columns are the tokens that want logits."""
     row = column
     if arg(args, at.gather):
-        row = load_i64(run_field(arg(args, at.run), RUN_OUTPUT_ROWS) + 8 * column)
+        row = load_i64(control_field(arg(args, at.control), CONTROL_OUTPUT_ROWS) + 8 * column)
     return arg(args, at.x) + row * arg(args, at.x_stride)
 
 
@@ -132,7 +132,7 @@ def _quantizer(put: Any, largest: int) -> Any:
     top = np.float32(largest)
 
     def quantize(args: int, thread: int, n_threads: int) -> None:
-        """Blocks first..last of 32 activations into records; blocks from ``real`` on do not exist and become zero."""
+        """Quantize blocks first..last of 32 activations; blocks from ``real`` on do not exist and become zero."""
         first, last = columns_of(args, thread, n_threads)
         for column in range(first, last):
             x = source_of(args, column)
@@ -177,7 +177,7 @@ def tiles(args: int, thread: int, n_threads: int) -> None:
     Tokens behind the last are whatever the buffer holds.
     """
     blocks = arg(args, tiles_at.blocks)
-    n_tiles = (run_field(arg(args, tiles_at.run), RUN_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS
+    n_tiles = (control_field(arg(args, tiles_at.control), CONTROL_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS
     first, last = share(n_tiles, thread, n_threads)
     for tile in range(first, last):
         stride = arg(args, tiles_at.x_stride)

@@ -10,8 +10,8 @@ An argument is a 64-bit integer, an address, or (here ``float``) the bits of a f
 Strides are bytes from one token to the next, addresses are of float32 [tokens][n],
 where nothing else is said.  The same words mean the same everywhere:
 
-    run      address of the control block (layout.FIELDS)
-    count    which of its fields says how many tokens there are, in bytes from ``run``
+    control  address of the control block (layout.FIELDS)
+    count    which of its fields says how many tokens there are, in bytes from ``control``
     split    0: each thread takes all tokens; 1: its own
     first, last   the part [first, last) that this thread takes
 """
@@ -32,8 +32,8 @@ class Embed(NamedTuple):
     out_stride: Any
     n: Any  # weights of a row
     scale: float
-    split: Any
-    run: Any
+    split_tokens: Any
+    control: Any
 
 
 class Norm(NamedTuple):
@@ -49,8 +49,8 @@ class Norm(NamedTuple):
     n: Any
     first: Any
     last: Any
-    split: Any
-    run: Any
+    split_tokens: Any
+    control: Any
     eps: float
 
 
@@ -66,9 +66,9 @@ class Rope(NamedTuple):
     neox: Any  # 1: pairs lie half of n_rot apart; 0: side by side
     table: Any  # float32 [positions][2][n_rot]: cosines, signed sines
     scale: float
-    token_scale: Any  # 0, or one more factor for each position: float32 [positions]
-    split: Any
-    run: Any
+    position_scale: Any  # 0, or one more factor for each position: float32 [positions]
+    split_tokens: Any
+    control: Any
 
 
 class Store(NamedTuple):
@@ -84,8 +84,8 @@ class Store(NamedTuple):
     k_at: Any  # bytes from the sequence's cache to this layer's keys
     v_at: Any  # ... and values
     blocks: Any  # key blocks that the layer keeps
-    split: Any
-    run: Any
+    split_tokens: Any
+    control: Any
 
 
 class Attend(NamedTuple):
@@ -104,7 +104,7 @@ class Attend(NamedTuple):
     out: Any  # tiles: float32 [tokens][heads * head_dim]; blocks: row states [tokens][n_kv][blocks seen][group]
     out_stride: Any
     scratch: Any  # see attention.py
-    run: Any
+    control: Any
 
 
 class Combine(NamedTuple):
@@ -118,7 +118,7 @@ class Combine(NamedTuple):
     states_stride: Any
     out: Any  # float32 [tokens][heads * head_dim]
     out_stride: Any
-    run: Any
+    control: Any
 
 
 class Binary(NamedTuple):
@@ -131,8 +131,8 @@ class Binary(NamedTuple):
     out: Any
     out_stride: Any
     n: Any  # values of a token that this thread takes
-    split: Any
-    run: Any
+    split_tokens: Any
+    control: Any
 
 
 class Copy(NamedTuple):
@@ -143,8 +143,8 @@ class Copy(NamedTuple):
     out: Any
     out_stride: Any
     n: Any
-    split: Any
-    run: Any
+    split_tokens: Any
+    control: Any
 
 
 class Unary(NamedTuple):
@@ -155,8 +155,8 @@ class Unary(NamedTuple):
     out: Any
     out_stride: Any
     n: Any  # values of a token that this thread takes
-    split: Any
-    run: Any
+    split_tokens: Any
+    control: Any
 
 
 class AddRow(NamedTuple):
@@ -166,7 +166,7 @@ class AddRow(NamedTuple):
     x_stride: Any
     y: Any  # float32 [n]
     n: Any
-    run: Any
+    control: Any
     count: Any
 
 
@@ -177,12 +177,12 @@ class Softcap(NamedTuple):
     x_stride: Any
     n: Any
     cap: float
-    run: Any
+    control: Any
     count: Any
 
 
 class Quantize(NamedTuple):
-    """activations: into records (layout.RECORDS).
+    """activations: quantize (layout.ACTIVATION_FORMATS).
 
     first, last and real count blocks of 32 activations, for the float format single values.
     """
@@ -195,8 +195,8 @@ class Quantize(NamedTuple):
     last: Any
     real: Any  # from here on there is nothing, and zeros are written
     gather: Any  # 1: take the tokens that want logits; 0: all
-    split: Any
-    run: Any
+    split_tokens: Any
+    control: Any
     count: Any
 
 
@@ -207,7 +207,7 @@ class Tiles(NamedTuple):
     x_stride: Any
     out: Any
     blocks: Any  # of 32 activations in a token
-    run: Any
+    control: Any
 
 
 class Matvec(NamedTuple):
@@ -217,15 +217,15 @@ class Matvec(NamedTuple):
     row_bytes: Any
     first: Any
     last: Any
-    tail_row: Any  # this row, or -1 ...
-    tail_address: Any  # ... is read here, where bytes behind it may be read too
-    x: Any  # records
+    copied_row: Any  # this row, or -1 ...
+    copy_address: Any  # ... is read here, where bytes behind it may be read too
+    x: Any  # activations, in the format of the type
     x_stride: Any
     steps: Any  # whole steps of the kernel in a row
     tail: Any  # blocks behind them
     out: Any
     out_stride: Any
-    run: Any
+    control: Any
     count: Any
     scratch: Any  # MAX_COLUMNS * COLUMN_SUMS bytes
 
@@ -237,8 +237,8 @@ class Panel(NamedTuple):
     row_bytes: Any
     first: Any
     last: Any
-    tail_row: Any  # as in Matvec
-    tail_address: Any
+    copied_row: Any  # as in Matvec
+    copy_address: Any
     x: Any  # tiles; for float weights float32
     blocks: Any  # of a row; for float weights single weights
     out: Any
@@ -247,7 +247,7 @@ class Panel(NamedTuple):
     chunk: Any  # blocks of a row that are unpacked at once
     together: Any  # panels that are unpacked at once
     add: Any  # 1: add to out; 0: write it
-    run: Any
+    control: Any
     rows: Any  # of the matrix
     x_stride: Any  # for float weights
     groups: Any  # QuantType.groups

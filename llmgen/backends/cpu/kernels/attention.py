@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.cpu.kernels.abi import (
-    RUN_CACHES,
-    RUN_POSITIONS,
-    RUN_TOKENS,
+    CONTROL_POSITIONS,
+    CONTROL_SEQUENCES,
+    CONTROL_TOKENS,
     arg,
     arg_f64,
+    control_field,
     inline,
-    run_field,
     share,
     step,
 )
@@ -60,11 +60,11 @@ def head_work(position, window):  # type: ignore[no-untyped-def]
 
 
 @inline
-def same_cache(run, first, last):  # type: ignore[no-untyped-def]
+def same_cache(control, first, last):  # type: ignore[no-untyped-def]
     """How many of the run's tokens from ``first`` on, before ``last``, are of one sequence."""
-    caches = run_field(run, RUN_CACHES)
+    sequences = control_field(control, CONTROL_SEQUENCES)
     t = first + 1
-    while t < last and load_i64(caches + 8 * t) == load_i64(caches + 8 * first):
+    while t < last and load_i64(sequences + 8 * t) == load_i64(sequences + 8 * first):
         t += 1
     return t - first
 
@@ -84,17 +84,19 @@ def _make(size: int) -> tuple[Any, Any]:
     @inline
     def following(args, t, h, block, first, last):  # type: ignore[no-untyped-def]
         """The keys and values read after a block of token t, which sees first..last; behind the last, these again."""
-        run = arg(args, at.run)
-        base = load_i64(run_field(run, RUN_CACHES) + 8 * t)
+        control = arg(args, at.control)
+        base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t)
         if block < last:
             block += 1
         elif h + 1 < arg(args, at.n_kv):
             h += 1
             block = first
-        elif t + 1 < run_field(run, RUN_TOKENS):
-            base = load_i64(run_field(run, RUN_CACHES) + 8 * (t + 1))
+        elif t + 1 < control_field(control, CONTROL_TOKENS):
+            base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * (t + 1))
             h = 0
-            block = first_block(load_i64(run_field(run, RUN_POSITIONS) + 8 * (t + 1)), arg(args, at.window))
+            block = first_block(
+                load_i64(control_field(control, CONTROL_POSITIONS) + 8 * (t + 1)), arg(args, at.window)
+            )
         return keys_values(args, base, h, block)
 
     def over(asks: bool) -> Any:
@@ -121,7 +123,7 @@ def _make(size: int) -> tuple[Any, Any]:
         out: row states [token][kv head][block][group], block 0 the first that the token sees.  A thread takes
         units that follow each other, about as many keys as the others.
         """
-        run = arg(args, at.run)
+        control = arg(args, at.control)
         group = arg(args, at.group)
         head_dim = arg(args, at.head_dim)
         n_kv = arg(args, at.n_kv)
@@ -129,15 +131,15 @@ def _make(size: int) -> tuple[Any, Any]:
         state_bytes = state_size(head_dim)
         out_stride = arg(args, at.out_stride)
         head_stride = out_stride // n_kv
-        n_tokens = run_field(run, RUN_TOKENS)
+        n_tokens = control_field(control, CONTROL_TOKENS)
         work = 0
         for t in range(n_tokens):
-            work += n_kv * head_work(load_i64(run_field(run, RUN_POSITIONS) + 8 * t), window)
+            work += n_kv * head_work(load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t), window)
         begin, end = share(work, thread, n_threads)
         done = 0
         for t in range(n_tokens):
-            position = load_i64(run_field(run, RUN_POSITIONS) + 8 * t)
-            base = load_i64(run_field(run, RUN_CACHES) + 8 * t)
+            position = load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t)
+            base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t)
             first, last = first_block(position, window), position // KEY_BLOCK
             for h in range(n_kv):
                 q = arg(args, at.q) + t * arg(args, at.q_stride) + 4 * h * group * head_dim
@@ -160,11 +162,11 @@ def _make(size: int) -> tuple[Any, Any]:
 
         The tokens of a sequence lie side by side; a tile may hold the end of one and the beginning of others.
         """
-        run = arg(args, at.run)
+        control = arg(args, at.control)
         group = arg(args, at.group)
         head_dim = arg(args, at.head_dim)
         state_bytes = state_size(head_dim)
-        n_tokens = run_field(run, RUN_TOKENS)
+        n_tokens = control_field(control, CONTROL_TOKENS)
         scores = arg(args, at.scratch)
         queries = scores + SCORE_ROWS * KEY_BLOCK * 4
         state = queries + TILE_TOKENS * group * head_dim * 4
@@ -176,9 +178,9 @@ def _make(size: int) -> tuple[Any, Any]:
                     continue
                 t0 = tile
                 while t0 < min(tile + TILE_TOKENS, n_tokens):
-                    count = same_cache(run, t0, min(tile + TILE_TOKENS, n_tokens))
-                    base = load_i64(run_field(run, RUN_CACHES) + 8 * t0)
-                    low = load_i64(run_field(run, RUN_POSITIONS) + 8 * t0)
+                    count = same_cache(control, t0, min(tile + TILE_TOKENS, n_tokens))
+                    base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t0)
+                    low = load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t0)
                     high = low + count - 1
                     for t in range(count):
                         q = arg(args, at.q) + (t0 + t) * arg(args, at.q_stride) + 4 * h * group * head_dim
@@ -206,16 +208,16 @@ blocks_f32, tiles_f32 = _make(4)
 @step
 def combine(args: int, thread: int, n_threads: int) -> None:
     """Row states of all blocks, in order -> out; a unit of work is one query head of one token."""
-    run = arg(args, combine_at.run)
+    control = arg(args, combine_at.control)
     group = arg(args, combine_at.group)
     head_dim = arg(args, combine_at.head_dim)
     state_bytes = state_size(head_dim)
     heads = arg(args, combine_at.n_kv) * group
     head_stride = arg(args, combine_at.states_stride) // arg(args, combine_at.n_kv)
-    start, stop = share(run_field(run, RUN_TOKENS) * heads, thread, n_threads)
+    start, stop = share(control_field(control, CONTROL_TOKENS) * heads, thread, n_threads)
     for unit in range(start, stop):
         t, head = unit // heads, unit % heads
-        position = load_i64(run_field(run, RUN_POSITIONS) + 8 * t)
+        position = load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t)
         first = first_block(position, arg(args, combine_at.window))
         total = (
             arg(args, combine_at.states)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from llmgen.backends.cpu.kernels import simd
-from llmgen.backends.cpu.kernels.abi import RUN_CACHES, RUN_POSITIONS, arg, inline, run_field, step, tokens_of
+from llmgen.backends.cpu.kernels.abi import (
+    CONTROL_POSITIONS,
+    CONTROL_SEQUENCES,
+    arg,
+    control_field,
+    inline,
+    step,
+    tokens_of,
+)
 from llmgen.backends.cpu.kernels.arguments import Store, places
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, value_width
 from llmgen.backends.cpu.kernels.simd import load_f32, load_i64
@@ -22,14 +30,14 @@ def _store(put: Any, size: int) -> Any:
         [blocks * KEY_BLOCK positions][head_dim rounded up to 16]; position p lives in block
         (p // KEY_BLOCK) % blocks.
         """
-        run = arg(args, at.run)
+        control = arg(args, at.control)
         head_dim = arg(args, at.head_dim)
         width = width_of(head_dim)
         blocks = arg(args, at.blocks)
-        first, last = tokens_of(run, arg(args, at.split), thread, n_threads)
+        first, last = tokens_of(control, arg(args, at.split_tokens), thread, n_threads)
         for t in range(first, last):
-            position = load_i64(run_field(run, RUN_POSITIONS) + 8 * t)
-            base = load_i64(run_field(run, RUN_CACHES) + 8 * t)
+            position = load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t)
+            base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t)
             slot = (position // KEY_BLOCK) % blocks * KEY_BLOCK + position % KEY_BLOCK
             for h in range(arg(args, at.first), arg(args, at.last)):
                 k = arg(args, at.k) + t * arg(args, at.k_stride) + 4 * h * head_dim

@@ -14,7 +14,6 @@ from llmgen.backends.cpu.kernels.simd import (
     fma,
     nearest,
     shift,
-    splat,
     to_int,
 )
 from llmgen.backends.cpu.kernels.simd import i32x16 as _i32x16
@@ -40,7 +39,7 @@ _zero = _all(0.0)
 
 @inline
 def exp(x):  # type: ignore[no-untyped-def]
-    """e^x to about 1 ulp; infinite above 88.37, near the smallest normal number below -87.5; a NaN stays NaN."""
+    """e^x to about 1 ulp; infinite above 88.37; below -87.5 about the smallest normal number; a NaN stays NaN."""
     clipped = at_least(at_most(x, _exp_max()), _exp_min())
     n = nearest(clipped * _log2e())
     r = fma(n, _ln2_low(), fma(n, _ln2_high(), clipped))
@@ -73,6 +72,3 @@ def gelu(x):  # type: ignore[no-untyped-def]
     """
     z = _gelu_outer() * fma(_gelu_inner() * x * x, x, x)
     return x / (one() + exp(_zero() - (z + z)))
-
-
-__all__ = ["exp", "gelu", "one", "silu", "splat", "tanh"]

@@ -8,20 +8,21 @@ from __future__ import annotations
 STEP_BYTES = 256
 """One step in a thread's table: the kernel's address, the barrier flag, 29 arguments, what to prefetch."""
 STEP_BARRIER = 8
-"""Where the barrier flag stands, behind the kernel's address."""
+"""Where the barrier flag stands, after the kernel's address."""
 STEP_HEADER = 16
 """Bytes before the arguments."""
 STEP_ARGS = 29
 STEP_NEXT = STEP_BYTES - 8
-"""Where a step keeps the address of the weights that its thread reads next; 0: nowhere."""
+"""Where a step has the address of the weights that its thread reads next, or 0."""
 ARG_NEXT = STEP_ARGS
-"""The same, counted as an argument: it stands right behind them."""
+"""The same as an argument's index: it follows the arguments."""
 
 FIELDS = {
-    name: i for i, name in enumerate(("n_tokens", "ids", "positions", "caches", "n_outputs", "output_rows"))
+    name: i
+    for i, name in enumerate(("n_tokens", "ids", "positions", "sequences", "n_outputs", "output_rows"))
 }
 """The control block of a run, int64 each: how many tokens; addresses of their ids, positions and
-cache bases (int64 [n_tokens] each); how many rows of logits, and for which tokens (int64 [n_outputs])."""
+sequences' memories (int64 [n_tokens] each); how many rows of logits, and for which tokens (int64 [n_outputs])."""
 
 TILE_TOKENS = 8
 """Prompt tokens are laid out in tiles of eight."""
@@ -36,7 +37,7 @@ PANEL_FLOATS = 32 * 64
 SHORT_SUMS = {4: 8, 5: 4, 6: 2}
 """By the bits of an unsigned weight: how many sums of two products with 8-bit activations fit into 16 bits."""
 MAX_COLUMNS = 8
-"""Generated tokens that one decode step takes at most."""
+"""The most tokens of a run in the generated role: columns of the matrix-vector kernels."""
 KEY_BLOCK = 64
 """Keys that attention handles at once; blocks start at multiples of this position."""
 SCORE_ROWS = 8
@@ -69,7 +70,7 @@ def row_state_bytes(head_dim: int) -> int:
     return ROW_STATE + (head_dim + 15) // 16 * 64
 
 
-class Record:
+class ActivationFormat:
     """One activation format of the matrix-vector kernels: ``values`` activations in ``nbytes`` bytes."""
 
     def __init__(self, values: int, nbytes: int) -> None:
@@ -80,15 +81,15 @@ class Record:
         return -(-n // self.values) * self.nbytes
 
 
-RECORDS = {
+ACTIVATION_FORMATS = {
     # int8 in order | f32 d, e | nothing
-    "int8": Record(32, 48),
+    "int8": ActivationFormat(32, 48),
     # int16, of every sixteen the even ones, then the odd ones | f32 d | nothing
-    "int16": Record(32, 80),
+    "int16": ActivationFormat(32, 80),
     # int8 in order | f32 [d0..3 e0..3 d4..7 e4..7] | f32 d per 16 | f32 e per 16
-    "int8_super": Record(256, 448),
+    "int8_super": ActivationFormat(256, 448),
     # float32 in order, padded with zeros
-    "float32": Record(64, 256),
+    "float32": ActivationFormat(64, 256),
 }
 """d is the scale of 32 activations, e is d times their sum (per 32, or per 16 where it says so)."""
 

@@ -73,7 +73,7 @@ def _norm(centered: bool) -> Any:
         eps = np.float32(arg_f64(args, at.eps))
         mean = np.float32(0.0)
         bias = 0
-        first, last = tokens_of(arg(args, at.run), arg(args, at.split), thread, n_threads)
+        first, last = tokens_of(arg(args, at.control), arg(args, at.split_tokens), thread, n_threads)
         for t in range(first, last):
             for h in range(arg(args, at.first), arg(args, at.last)):
                 x = arg(args, at.x) + t * arg(args, at.x_stride) + 4 * h * n

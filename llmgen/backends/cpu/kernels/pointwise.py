@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.cpu.kernels import functions
-from llmgen.backends.cpu.kernels.abi import arg, arg_f64, inline, run_field, step, tokens_of
+from llmgen.backends.cpu.kernels.abi import arg, arg_f64, control_field, inline, step, tokens_of
 from llmgen.backends.cpu.kernels.arguments import AddRow, Binary, Copy, Softcap, Unary, places
 from llmgen.backends.cpu.kernels.functions import tanh
 from llmgen.backends.cpu.kernels.simd import load_f32, load_f32x16, splat, store_f32, store_f32x16
@@ -30,7 +30,7 @@ def _binary(combine: Any) -> Any:
     def kernel(args: int, thread: int, n_threads: int) -> None:
         """out = combine(x, y)."""
         n = arg(args, at.n)
-        first, last = tokens_of(arg(args, at.run), arg(args, at.split), thread, n_threads)
+        first, last = tokens_of(arg(args, at.control), arg(args, at.split_tokens), thread, n_threads)
         for t in range(first, last):
             x = arg(args, at.x) + t * arg(args, at.x_stride)
             y = arg(args, at.y) + t * arg(args, at.y_stride)
@@ -63,7 +63,9 @@ def _unary(function: Any) -> Any:
     def kernel(args: int, thread: int, n_threads: int) -> None:
         """out = function(x)."""
         n = arg(args, unary_at.n)
-        first, last = tokens_of(arg(args, unary_at.run), arg(args, unary_at.split), thread, n_threads)
+        first, last = tokens_of(
+            arg(args, unary_at.control), arg(args, unary_at.split_tokens), thread, n_threads
+        )
         for t in range(first, last):
             x = arg(args, unary_at.x) + t * arg(args, unary_at.x_stride)
             out = arg(args, unary_at.out) + t * arg(args, unary_at.out_stride)
@@ -80,7 +82,7 @@ silu, gelu = _unary(functions.silu), _unary(functions.gelu)
 def copy(args: int, thread: int, n_threads: int) -> None:
     """out = x, exactly n values."""
     n = arg(args, copy_at.n)
-    first, last = tokens_of(arg(args, copy_at.run), arg(args, copy_at.split), thread, n_threads)
+    first, last = tokens_of(arg(args, copy_at.control), arg(args, copy_at.split_tokens), thread, n_threads)
     for t in range(first, last):
         x = arg(args, copy_at.x) + t * arg(args, copy_at.x_stride)
         out = arg(args, copy_at.out) + t * arg(args, copy_at.out_stride)
@@ -93,7 +95,7 @@ def softcap(args: int, thread: int, n_threads: int) -> None:
     n = arg(args, cap_at.n)
     cap = np.float32(arg_f64(args, cap_at.cap))
     inverse = np.float32(1.0) / cap
-    for t in range(run_field(arg(args, cap_at.run), arg(args, cap_at.count))):
+    for t in range(control_field(arg(args, cap_at.control), arg(args, cap_at.count))):
         x = arg(args, cap_at.x) + t * arg(args, cap_at.x_stride)
         for i in range(0, 4 * n, 64):
             store_f32x16(x + i, splat(cap) * tanh(load_f32x16(x + i) * splat(inverse)))
@@ -103,7 +105,7 @@ def softcap(args: int, thread: int, n_threads: int) -> None:
 def add_row(args: int, thread: int, n_threads: int) -> None:
     """x += y (one row) in place, for as many rows as ``count`` says."""
     n = arg(args, row_at.n)
-    for t in range(run_field(arg(args, row_at.run), arg(args, row_at.count))):
+    for t in range(control_field(arg(args, row_at.control), arg(args, row_at.count))):
         x = arg(args, row_at.x) + t * arg(args, row_at.x_stride)
         y = arg(args, row_at.y)
         for i in range(0, 4 * n, 64):

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from llmgen.backends.cpu.kernels.abi import (
-    RUN_POSITIONS,
+    CONTROL_POSITIONS,
     arg,
     arg_f64,
+    control_field,
     inline,
-    run_field,
     step,
     tokens_of,
 )
@@ -72,17 +72,17 @@ at = places(Rope)
 @step
 def rope(args: int, thread: int, n_threads: int) -> None:
     """Rotate heads first..last of every token in place by its position, then multiply them by ``scale``."""
-    run = arg(args, at.run)
-    positions = run_field(run, RUN_POSITIONS)
+    control = arg(args, at.control)
+    positions = control_field(control, CONTROL_POSITIONS)
     head_dim = arg(args, at.head_dim)
     n_rot = arg(args, at.n_rot)
-    first, last = tokens_of(run, arg(args, at.split), thread, n_threads)
+    first, last = tokens_of(control, arg(args, at.split_tokens), thread, n_threads)
     for t in range(first, last):
         position = load_i64(positions + 8 * t)
         row = arg(args, at.table) + position * n_rot * 8
         scale = np.float32(arg_f64(args, at.scale))
-        if arg(args, at.token_scale):
-            scale *= load_f32(arg(args, at.token_scale) + 4 * position)
+        if arg(args, at.position_scale):
+            scale *= load_f32(arg(args, at.position_scale) + 4 * position)
         for h in range(arg(args, at.first), arg(args, at.last)):
             x = arg(args, at.x) + t * arg(args, at.x_stride) + 4 * h * head_dim
             if n_rot:

@@ -52,9 +52,8 @@ class _VecModel(models.PrimitiveModel):
         super().__init__(dmm, fe_type, fe_type.llvm)
 
 
-f32x4, f32x8, f32x16 = Vec("f32", 4), Vec("f32", 8), Vec("f32", 16)
-i32x4, i32x8, i32x16 = Vec("i32", 4), Vec("i32", 8), Vec("i32", 16)
-i16x8, i16x16, i16x32 = Vec("i16", 8), Vec("i16", 16), Vec("i16", 32)
+f32x8, f32x16 = Vec("f32", 8), Vec("f32", 16)
+i32x8, i32x16, i16x16 = Vec("i32", 8), Vec("i32", 16), Vec("i16", 16)
 i8x16, i8x32, i8x64 = Vec("i8", 16), Vec("i8", 32), Vec("i8", 64)
 i64x4, i64x8 = Vec("i64", 4), Vec("i64", 8)
 
@@ -73,7 +72,7 @@ def _lanewise(op: Any, float_name: str | None, int_name: str | None) -> None:
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         name = float_name if sig.args[0].elem == "f32" else int_name
-        assert name is not None  # the template has seen to it
+        assert name is not None  # the template above accepts nothing else
         return getattr(builder, name)(*args)
 
     lower_builtin(op, Vec, Vec)(lower)
@@ -112,7 +111,7 @@ def splat_value(builder: Any, value: Any, vec: ir.VectorType) -> Any:
 
 
 def permute(builder: Any, a: Any, lanes: Sequence[int], b: Any = None) -> Any:
-    """Lanes of ``a`` (and ``b``, numbered behind those of ``a``) in a new order."""
+    """Lanes of ``a`` (and of ``b``, numbered after those of ``a``) in a new order."""
     mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
     return builder.shuffle_vector(a, undefined(a.type) if b is None else b, mask)
 
@@ -213,12 +212,9 @@ def scalar_storer(value_type: Any, memory: Any, narrow: str | Callable[[Any, Any
     return store
 
 
-load_f32x8, load_f32x16 = loader(f32x8), loader(f32x16)
-load_i16x16, load_i16x32 = loader(i16x16), loader(i16x32)
+load_f32x16, load_i16x16 = loader(f32x16), loader(i16x16)
 load_i8x16, load_i8x32, load_i8x64 = loader(i8x16), loader(i8x32), loader(i8x64)
-store_f32x8, store_f32x16 = storer(f32x8), storer(f32x16)
-store_i16x16 = storer(i16x16)
-store_i8x16, store_i8x32 = storer(i8x16), storer(i8x32)
+store_f32x16, store_i16x16, store_i8x32 = storer(f32x16), storer(i16x16), storer(i8x32)
 
 load_f16 = unary(
     types.intp, types.float32, lambda b, a: half.extend(b, b.load(pointer(b, a), align=1, typ=ir.IntType(16)))
@@ -252,7 +248,7 @@ def _prefetcher(locality: int) -> Any:
 
 
 prefetch, prefetch_far = _prefetcher(3), _prefetcher(2)
-"""``prefetch(address)``: ask for a cache line, into the first or the second cache; harmless at any address."""
+"""``prefetch(address)``: load a cache line into the first or the second cache; harmless at any address."""
 
 
 # ---- constants, permutations, conversions ---------------------------------------
@@ -277,7 +273,7 @@ def shuffle(source: Vec, lanes: Sequence[int]) -> Any:
 
 
 def shuffle2(source: Vec, lanes: Sequence[int]) -> Any:
-    """``shuffle(v, w)``: the given lanes of two vectors, w's numbered behind v's."""
+    """``shuffle(v, w)``: the given lanes of two vectors, w's numbered after v's."""
     return binary(source, source, Vec(source.elem, len(lanes)), lambda b, v, w: permute(b, v, lanes, w))
 
 
@@ -291,7 +287,6 @@ def shift(vec: Vec, operation: str, counts: Sequence[int]) -> Any:
     return unary(vec, vec, lambda b, a: getattr(b, operation)(a, ir.Constant(vec.llvm, list(counts))))
 
 
-zero_f32x8 = constant(f32x8, [0.0] * 8)
 zero_f32x16 = constant(f32x16, [0.0] * 16)
 zero_i32x16 = constant(i32x16, [0] * 16)
 join_i8x16 = shuffle2(i8x16, range(32))
@@ -371,7 +366,6 @@ def _tree(combine: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 sum_f32x16 = unary(f32x16, types.float32, _tree(lambda b, x, y: b.fadd(x, y)))
 sum_f32x8 = unary(f32x8, types.float32, _tree(lambda b, x, y: b.fadd(x, y)))
-sum_f32x4 = unary(f32x4, types.float32, _tree(lambda b, x, y: b.fadd(x, y)))
 max_f32x16 = unary(f32x16, types.float32, _tree(_select_max))
 
 
@@ -381,5 +375,3 @@ def _sum_int(builder: Any, value: Any) -> Any:
 
 first_lane = unary(f32x16, types.float32, lambda b, v: b.extract_element(v, ir.Constant(I32, 0)))
 sum_i32x16 = unary(i32x16, types.int64, _sum_int)
-
-odd4 = shuffle(f32x8, range(1, 8, 2))

@@ -1,15 +1,15 @@
-"""How many threads a run takes, when something else may want the processor too.
+"""How many threads a run takes, when other processes may want the processors too.
 
 Threads that meet at barriers are as fast as the slowest of them.  With one more busy
 process on the machine each of them loses its processor now and then, all others wait,
-and two threads end up slower than one.  So the system is asked how many threads of
-others want to run before the first run and before a long one (a chunk of a prompt),
-which has no second chance.  In between, at a sign of trouble (thread 0 was off its
-processor, or gave it up while it waited), a few runs are timed, a few more with another
-number of threads, and the faster goes on: as many as there are free processors, or half of them
-where nobody else is to be seen.  Fewer than all are never final: another number is tried
-after a hold that doubles with each confirmation; nothing here trusts a best time of the
-past.
+and two threads end up slower than one.  So before the first run and before a long one (a
+chunk of a prompt), which gets no second chance, the system is asked how many threads of
+other processes want to run.  In between, at a sign of trouble (thread 0 was off its
+processor, or yielded it while it waited), a few runs are timed, then a few more with
+another number of threads (the free processors, or half of the threads if no other process
+seems busy), and the faster count is kept.  Fewer threads than all are never final: another
+count is tried after a number of runs that doubles with each confirmation.  Best times of
+the past are not trusted.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ _FIRST_HOLD = 32  # runs until another number is tried again ...
 _HOLD_UNPROVEN = 8  # ... and where only the system said that fewer are better
 _LONGEST_HOLD = 1024
 _LOST_SHARE = 0.08  # of the wall time off the processor: a sign of trouble
-_LONG_WAITS = 3  # offers of the processor at barriers, per millisecond: likewise
-_LONG_RUN = 64  # tokens of a run that is worth a look around first
+_LONG_WAITS = 3  # yields at barriers per millisecond: likewise
+_LONG_RUN = 64  # tokens of a run before which the system is asked
 
 
 class ThreadPolicy:
     """The thread count of one program, adapted to what its runs took.
 
     per_run: compare what whole runs took, not what a token took; for generated tokens, since a
-    run reads all weights once however many tokens it has.  neighbours: (n) -> how many threads
-    of others want to run, where n threads are our own.
+    run reads all weights once however many tokens it has.  others: (n) -> how many threads
+    of other processes want to run, when n threads are our own.
     """
 
     def __init__(
-        self, n_threads: int, *, per_run: bool = False, neighbours: Callable[[int], int] | None = None
+        self, n_threads: int, *, per_run: bool = False, others: Callable[[int], int] | None = None
     ) -> None:
         self._all = n_threads
         self._per_run = per_run
-        self._neighbours = neighbours or _busy_neighbours
+        self._others = others or _other_running_threads
         self.current = n_threads
-        self._before = n_threads  # what is compared with while another count is tried
+        self._before = n_threads  # the count to compare with while another is tried
         self._times: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_PROBE_RUNS))
         self._first = True
         self._hold = _FIRST_HOLD
         self._left = 0  # runs until another count may be tried
-        self._watching = self._probing = False  # the count so far is timed; another one is
+        self._watching = self._probing = False  # timing the current count; timing another one
         self._probe_seconds = 0.0
 
     def choose(self, n_tokens: int) -> int:
@@ -86,16 +86,16 @@ class ThreadPolicy:
         elif self._left <= 0:
             trouble = lost > _LOST_SHARE * wall or waits > _LONG_WAITS * wall * 1e3
             if trouble or self.current < self._all:
-                # what it took before says nothing about now
+                # earlier times say nothing about now
                 times.clear()
                 self._watching = True
 
     def _free(self) -> int:
-        """Of our threads, how many find a processor that nobody else wants; both speak of the whole machine."""
-        return max(1, min(self._all, (os.cpu_count() or 1) - self._neighbours(self._all)))
+        """How many of our threads find a processor that nobody else wants."""
+        return max(1, min(self._all, (os.cpu_count() or 1) - self._others(self._all)))
 
     def _start_probe(self) -> None:
-        """Time another count; the count so far has just been timed."""
+        """Time another count; the current one has just been timed."""
         self._before = self.current
         self.current = self._free()
         if self.current == self._before:
@@ -112,8 +112,8 @@ class ThreadPolicy:
         self._probing = False
 
 
-def _busy_neighbours(own: int) -> int:
-    """Threads of others that want to run now, and still do a moment later; 0 where the system does not tell."""
+def _other_running_threads(own: int) -> int:
+    """Threads of other processes that want to run, now and a moment later; 0 if the system does not tell."""
     least = own + (1 << 16)
     for attempt in range(3):
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from kernels.call import Run, aligned, step
+from kernels.call import ControlBlock, aligned, step
 
 from llmgen.backends.cpu.kernels.layout import (
     KEY_BLOCK,
@@ -47,8 +47,8 @@ class Cache:
     def value(self, position: int) -> np.ndarray:
         return self.values[:, self.slot(position), : self.head_dim]
 
-    def run(self, positions: Any) -> Run:
-        return Run(len(positions), positions=positions, caches=[self.base] * len(positions))
+    def control(self, positions: Any) -> ControlBlock:
+        return ControlBlock(len(positions), positions=positions, sequences=[self.base] * len(positions))
 
     def store(self, k: np.ndarray, v: np.ndarray, positions: Any, n_threads: int = 0) -> None:
         """k, v [n, n_kv, head_dim] at the given positions."""
@@ -70,8 +70,8 @@ class Cache:
                 k_at=self.k_at,
                 v_at=self.v_at,
                 blocks=self.blocks,
-                split=int(n_threads > 0),
-                run=self.run(positions),
+                split_tokens=int(n_threads > 0),
+                control=self.control(positions),
             )
 
     def rounded(self, x: np.ndarray) -> np.ndarray:
@@ -118,7 +118,7 @@ def generate(
     state = ROW_STATE + 4 * width_of(cache.head_dim)
     states = aligned((n, n_heads * seen * state), np.uint8, 0xFF)
     out = aligned((n, buffer.shape[1] + 16), fill=-7.5)
-    run = Run(n, positions=positions, caches=[c.base for c in caches])
+    control = ControlBlock(n, positions=positions, sequences=[c.base for c in caches])
     common = cache.common(buffer, window, cap)
     for thread in range(n_threads):
         step(
@@ -130,7 +130,7 @@ def generate(
             out=states,
             out_stride=states.strides[0],
             scratch=aligned(SCORE_ROWS * KEY_BLOCK * 4 + state, np.uint8, 0xFF),
-            run=run,
+            control=control,
         )
     for thread in range(n_threads):
         step(
@@ -143,7 +143,7 @@ def generate(
             states_stride=states.strides[0],
             out=out,
             out_stride=out.strides[0],
-            run=run,
+            control=control,
         )
     assert np.all(out[:, buffer.shape[1] :] == -7.5)
     return out[:, : buffer.shape[1]].reshape(q.shape)
@@ -175,7 +175,7 @@ def prompt(
             scratch=aligned(
                 SCORE_ROWS * KEY_BLOCK * 4 + rows * (4 * cache.head_dim + state) + 64, np.uint8, 0xFF
             ),
-            run=cache.run(range(first, first + n)),
+            control=cache.control(range(first, first + n)),
         )
     assert np.all(out[:, buffer.shape[1] :] == -7.5)
     return out[:, : buffer.shape[1]].reshape(q.shape)

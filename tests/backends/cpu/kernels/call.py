@@ -1,7 +1,7 @@
 """Kernels called one at a time, through their addresses, with numpy arrays as arguments.
 
-run = Run(n_tokens=3)
-step("norms:rms_norm", x=x, x_stride=4 * n, ..., run=run, eps=1e-5)
+control = ControlBlock(n_tokens=3)
+step("norms:rms_norm", x=x, x_stride=4 * n, ..., control=control, eps=1e-5)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def require(names: list[str], level: str | None = None) -> KernelLibrary:
     return library
 
 
-class Run:
+class ControlBlock:
     """The control block of a run."""
 
     def __init__(
@@ -54,10 +54,10 @@ class Run:
         *,
         ids: Any = None,
         positions: Any = None,
-        caches: Any = None,
+        sequences: Any = None,
         outputs: Any = None,
     ) -> None:
-        arrays = {"ids": ids, "positions": positions, "caches": caches, "output_rows": outputs}
+        arrays = {"ids": ids, "positions": positions, "sequences": sequences, "output_rows": outputs}
         self._arrays = {k: np.array(v, dtype=np.int64) for k, v in arrays.items() if v is not None}
         self._fields = np.zeros(len(FIELDS), dtype=np.int64)
         self._fields[FIELDS["n_tokens"]] = n_tokens
@@ -70,7 +70,7 @@ class Run:
 def _bits(value: Any) -> int:
     if isinstance(value, np.ndarray):
         return int(value.ctypes.data)
-    if isinstance(value, Run):
+    if isinstance(value, ControlBlock):
         return int(value.address)
     if isinstance(value, float):
         return int(struct.unpack("<q", struct.pack("<d", value))[0])
@@ -84,7 +84,7 @@ def step(
     level: str | None = None,
     **arguments: Any,
 ) -> None:
-    """Run one step as one of its threads.
+    """ControlBlock one step as one of its threads.
 
     arguments: by the names of its table; arrays stand for their address, floats for
     their float64 bits; what is not given is 0.
@@ -134,7 +134,7 @@ class Guarded:
 def all_kernels() -> list[str]:
     """Every step that these tests call."""
     names = ["activations:tiles", "attention:combine", "norms:rms_norm", "norms:layer_norm"]
-    names += sorted({f"activations:{k.record}" for k in TABLE.values()})
+    names += sorted({f"activations:{k.activations}" for k in TABLE.values()})
     names += [n for k in TABLE.values() for n in (k.matvec, k.panel, k.embed)]
     return [*names, *ATTENTION, *STORE, *POINTWISE, "rope:rope"]
 
@@ -145,7 +145,7 @@ __all__ = [
     "TABLE",
     "Guarded",
     "QuantType",
-    "Run",
+    "ControlBlock",
     "aligned",
     "all_kernels",
     "levels",

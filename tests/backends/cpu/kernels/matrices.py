@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from kernels.call import COUNT_TOKENS, TABLE, QuantType, Run, aligned, step
+from kernels.call import COUNT_TOKENS, TABLE, ControlBlock, QuantType, aligned, step
 
 import gguf
 from llmgen.backends.cpu.kernels.layout import (
+    ACTIVATION_FORMATS,
     COLUMN_SUMS,
     MAX_COLUMNS,
     PANEL_ROWS,
-    RECORDS,
     TILE_BLOCK,
     TILE_TOKENS,
     panel_scratch,
@@ -30,7 +30,7 @@ SCALES = {
     "q5_k": (0, 2),
     "q6_k": (208,),
 }
-FLOATS = tuple(key for key, kernels in TABLE.items() if kernels.record == "float32")
+FLOATS = tuple(key for key, kernels in TABLE.items() if kernels.activations == "float32")
 QUANTIZED = tuple(key for key in TABLE if key not in FLOATS)
 SLACK = 256  # bytes behind a matrix that kernels may read
 
@@ -59,8 +59,8 @@ class Matrix:
     key: str
     data: np.ndarray
     n_cols: int
-    tail_row: int = -1
-    tail_address: int = 0
+    copied_row: int = -1
+    copy_address: int = 0
     address: int = 0
 
     @property
@@ -80,8 +80,8 @@ class Matrix:
         return {
             "weights": self.address or self.data,
             "row_bytes": self.data.shape[1],
-            "tail_row": self.tail_row,
-            "tail_address": self.tail_address,
+            "copied_row": self.copied_row,
+            "copy_address": self.copy_address,
         }
 
 
@@ -132,8 +132,8 @@ def quantized(x: np.ndarray, largest: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def largest_activation(m: Matrix, prompt: bool = False) -> int:
-    """What the activations of a kernel are rounded to; only "int16" records have 16 bits."""
-    return 32767 if m.kernels.record == "int16" and not prompt else 127
+    """What the activations of a kernel are rounded to; only the format "int16" has 16 bits."""
+    return 32767 if m.kernels.activations == "int16" and not prompt else 127
 
 
 def expected(
@@ -161,11 +161,11 @@ def _padded(x: np.ndarray, rows: int, fill: float) -> np.ndarray:
     return out
 
 
-def records(kind: str, x: np.ndarray, level: str | None = None) -> np.ndarray:
+def encoded(kind: str, x: np.ndarray, level: str | None = None) -> np.ndarray:
     """x [n, n_cols] in an activation format, uint8 [n, bytes]; every byte written by the step."""
     n, n_cols = x.shape
-    record, unit = RECORDS[kind], 1 if kind == "float32" else 32
-    out = aligned((n, record.size(n_cols)), np.uint8, 0xAA)
+    form, unit = ACTIVATION_FORMATS[kind], 1 if kind == "float32" else 32
+    out = aligned((n, form.size(n_cols)), np.uint8, 0xAA)
     buffer = _padded(x, n, np.nan)
     step(
         f"activations:{kind}",
@@ -175,9 +175,9 @@ def records(kind: str, x: np.ndarray, level: str | None = None) -> np.ndarray:
         out=out,
         out_stride=out.strides[0],
         first=0,
-        last=-(-n_cols // record.values) * record.values // unit,
+        last=-(-n_cols // form.values) * form.values // unit,
         real=n_cols // unit,
-        run=Run(n),
+        control=ControlBlock(n),
         count=COUNT_TOKENS,
     )
     return out
@@ -193,7 +193,7 @@ def ranges(n: int, n_threads: int, unit: int = 1) -> list[tuple[int, int]]:
 def matvec(m: Matrix, x: np.ndarray, n_threads: int = 1, level: str | None = None) -> np.ndarray:
     """x [n, n_cols] -> float32 [n, n_rows]; nothing else may be written."""
     n = len(x)
-    record = records(m.kernels.record, x, level)
+    quants = encoded(m.kernels.activations, x, level)
     out = aligned((n, m.n_rows + 16), fill=-7.5)
     steps, tail = divmod(m.n_cols, m.kernels.step)
     for thread, (first, last) in enumerate(ranges(m.n_rows, n_threads)):
@@ -205,13 +205,13 @@ def matvec(m: Matrix, x: np.ndarray, n_threads: int = 1, level: str | None = Non
             **m.common(),
             first=first,
             last=last,
-            x=record,
-            x_stride=record.strides[0],
+            x=quants,
+            x_stride=quants.strides[0],
             steps=steps,
             tail=tail // m.kernels.block,
             out=out,
             out_stride=out.strides[0],
-            run=Run(n),
+            control=ControlBlock(n),
             count=COUNT_TOKENS,
             scratch=aligned(MAX_COLUMNS * COLUMN_SUMS, np.uint8, 0xFF),
         )
@@ -260,7 +260,7 @@ def panel(
             chunk=chunk,
             together=together,
             add=int(add is not None),
-            run=Run(n),
+            control=ControlBlock(n),
             rows=m.n_rows,
             x_stride=source.strides[0],
             groups=m.kernels.groups,
@@ -287,7 +287,7 @@ def tiled(x: np.ndarray, level: str | None = None, n_threads: int = 1) -> np.nda
             x_stride=source.strides[0],
             out=out,
             blocks=n_cols // 32,
-            run=Run(n),
+            control=ControlBlock(n),
         )
     return out
 
@@ -297,7 +297,7 @@ def embed(
 ) -> np.ndarray:
     """The rows ``ids`` as float32 [n, n_cols]; n_threads 0: one thread takes all tokens."""
     out = aligned((len(ids) + 1, -(-m.n_cols // 16) * 16 + 16), fill=-7.5)
-    arguments = {k: v for k, v in m.common().items() if not k.startswith("tail")}
+    arguments = {k: v for k, v in m.common().items() if not k.startswith("cop")}
     for thread in range(max(n_threads, 1)):
         step(
             m.kernels.embed,
@@ -311,8 +311,8 @@ def embed(
             out_stride=out.strides[0],
             n=m.n_cols,
             scale=scale,
-            split=int(n_threads > 0),
-            run=Run(len(ids), ids=ids),
+            split_tokens=int(n_threads > 0),
+            control=ControlBlock(len(ids), ids=ids),
         )
     assert np.all(out[len(ids) :] == -7.5)
     assert np.all(out[:, m.n_cols :] == -7.5)

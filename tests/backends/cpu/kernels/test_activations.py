@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernels.call import COUNT_OUTPUTS, COUNT_TOKENS, Run, aligned, require, step
-from kernels.matrices import activations, quantized, ranges, records, tiled
+from kernels.call import COUNT_OUTPUTS, COUNT_TOKENS, ControlBlock, aligned, require, step
+from kernels.matrices import activations, encoded, quantized, ranges, tiled
 
 from llmgen.backends.cpu.kernels.layout import (
-    RECORDS,
+    ACTIVATION_FORMATS,
     TILE_BLOCK,
     TILE_D,
     TILE_E,
@@ -23,7 +23,7 @@ SIZES = (32, 64, 96, 128, 160, 256, 288, 576)
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    require([*(f"activations:{kind}" for kind in RECORDS), "activations:tiles"])
+    require([*(f"activations:{kind}" for kind in ACTIVATION_FORMATS), "activations:tiles"])
 
 
 def scaled(
@@ -77,26 +77,26 @@ def same_numbers(ours: np.ndarray, twin: np.ndarray) -> None:
 
 
 TWINS = {"int8": int8_twin, "int16": int16_twin, "int8_super": int8_super_twin}
-assert set(TWINS) | {"float32"} == set(RECORDS)
+assert set(TWINS) | {"float32"} == set(ACTIVATION_FORMATS)
 
 
 def written(kind: str, ours: np.ndarray, twin: np.ndarray) -> np.ndarray:
-    """The part of each step's bytes that means something, behind which records may be padded."""
-    return ours.reshape(len(ours), -1, RECORDS[kind].nbytes)[:, :, : twin.shape[2]]
+    """The part of each step's bytes that means something, after which it may be padded."""
+    return ours.reshape(len(ours), -1, ACTIVATION_FORMATS[kind].nbytes)[:, :, : twin.shape[2]]
 
 
 @pytest.mark.parametrize("n_cols", SIZES)
 @pytest.mark.parametrize("kind", TWINS)
-def test_records(kind: str, n_cols: int) -> None:
+def test_formats(kind: str, n_cols: int) -> None:
     x = activations(3, n_cols, np.random.default_rng(1))
     twin = TWINS[kind](x)
-    same_numbers(written(kind, records(kind, x), twin), twin)
+    same_numbers(written(kind, encoded(kind, x), twin), twin)
 
 
 @pytest.mark.parametrize("n_cols", [1, 7, 15, 16, 17, 33, 63, 64, 65, 100, 576])
 def test_float(n_cols: int) -> None:
     x = activations(3, n_cols, np.random.default_rng(3))
-    ours = records("float32", x).view(np.float32)
+    ours = encoded("float32", x).view(np.float32)
     np.testing.assert_array_equal(ours[:, :n_cols], x)
     assert not ours[:, n_cols:].any()
 
@@ -136,26 +136,29 @@ def test_halves_are_rounded_to_even() -> None:
     x.ravel()[:] = np.arange(-128, 128) + 0.5
     x[:, 31] = np.where(np.abs(x).max(axis=1) > 127, x[:, 31], 127.0)
     x = np.clip(x, -127, 127)
-    q = records("int8_super", x)[:, :32].view(np.int8)
+    q = encoded("int8_super", x)[:, :32].view(np.int8)
     np.testing.assert_array_equal(q, np.rint(x).astype(np.int8))
     assert q[3, 30] == np.rint(x[3, 30])
 
 
 @pytest.mark.parametrize("kind", TWINS)
 def test_zero_blocks_have_no_scale(kind: str) -> None:
-    x = np.zeros((2, RECORDS[kind].values), dtype=np.float32)
+    x = np.zeros((2, ACTIVATION_FORMATS[kind].values), dtype=np.float32)
     x[1, -3] = -2.54
     twin = TWINS[kind](x)
-    ours = written(kind, records(kind, x), twin)
+    ours = written(kind, encoded(kind, x), twin)
     assert ours.any(axis=(1, 2)).tolist() == [False, True]
     same_numbers(ours, twin)
 
 
 @pytest.mark.parametrize("kind", TWINS)
 def test_blocks_are_shared_out(kind: str) -> None:
-    """Threads that write ranges of blocks leave the record that one thread writes."""
+    """Threads that write ranges of blocks leave what one thread writes."""
     x = activations(2, 576, np.random.default_rng(6))
-    whole, units = records(kind, x), -(-576 // RECORDS[kind].values) * RECORDS[kind].values // 32
+    whole, units = (
+        encoded(kind, x),
+        -(-576 // ACTIVATION_FORMATS[kind].values) * ACTIVATION_FORMATS[kind].values // 32,
+    )
     for n_threads in (2, 3, 5):
         out = aligned(whole.shape, np.uint8, 0xAA)
         for first, last in ranges(units, n_threads):
@@ -177,14 +180,14 @@ def quantize(
         first=first,
         last=last,
         real=x.shape[1] // (1 if kind == "float32" else 32),
-        **{"run": Run(n), "count": COUNT_TOKENS, **more},
+        **{"control": ControlBlock(n), "count": COUNT_TOKENS, **more},
     )
 
 
-@pytest.mark.parametrize("kind", sorted(RECORDS))
+@pytest.mark.parametrize("kind", sorted(ACTIVATION_FORMATS))
 def test_only_the_tokens_that_want_logits(kind: str) -> None:
     x = activations(7, 256, np.random.default_rng(7))
-    whole = records(kind, x)
+    whole = encoded(kind, x)
     rows = [6, 0, 3]
     last = 256 if kind == "float32" else 8
     out = aligned((4, whole.shape[1]), np.uint8, 0xAA)
@@ -202,8 +205,8 @@ def test_only_the_tokens_that_want_logits(kind: str) -> None:
             last=last,
             real=last,
             gather=1,
-            split=1,
-            run=Run(7, outputs=rows),
+            split_tokens=1,
+            control=ControlBlock(7, outputs=rows),
             count=COUNT_OUTPUTS,
         )
     np.testing.assert_array_equal(out[:3], whole[rows])
@@ -214,13 +217,13 @@ def test_only_the_tokens_that_want_logits(kind: str) -> None:
 @pytest.mark.parametrize("kind", TWINS)
 def test_bad_values_end_up_in_their_scale(kind: str, value: float) -> None:
     x = activations(2, 256, np.random.default_rng(9))
-    clean = records(kind, x)
+    clean = encoded(kind, x)
     x[1, 77] = value
-    ours = records(kind, x)
+    ours = encoded(kind, x)
     np.testing.assert_array_equal(ours[0], clean[0])
     at = {"int8": slice(32, 40), "int16": slice(64, 68), "int8_super": slice(256, 320)}[kind]
-    steps = ours[1].reshape(-1, RECORDS[kind].nbytes)[:, at].copy().view(np.float32)
-    others = clean[1].reshape(-1, RECORDS[kind].nbytes)[:, at].copy().view(np.float32)
+    steps = ours[1].reshape(-1, ACTIVATION_FORMATS[kind].nbytes)[:, at].copy().view(np.float32)
+    others = clean[1].reshape(-1, ACTIVATION_FORMATS[kind].nbytes)[:, at].copy().view(np.float32)
     bad = ~np.isfinite(steps)
     assert 1 <= bad.sum() <= 2  # d and d times the sum
     np.testing.assert_array_equal(steps[~bad], others[~bad])

@@ -56,13 +56,13 @@ def bound(m: Matrix, slack: int) -> tuple[Matrix, list[object]]:
     )
     binding = Binding(1)
     w = binding.matrix(WeightMatrix(tensor, m.n_rows, m.n_cols))
-    return Matrix(m.key, m.data, m.n_cols, w.tail_row, w.tail_address, w.address), [end, binding]
+    return Matrix(m.key, m.data, m.n_cols, w.copied_row, w.copy_address, w.address), [end, binding]
 
 
 def at_the_end(m: Matrix) -> None:
     """All kernels over read-only bytes with nothing, or just enough, behind them."""
     x = activations(9, m.n_cols, np.random.default_rng(1))
-    for slack in (0, m.kernels.overread - 1, m.kernels.overread):
+    for slack in (0, m.kernels.read_past - 1, m.kernels.read_past):
         there, alive = bound(m, slack)
         np.testing.assert_array_equal(matvec(there, x[:1]), matvec(m, x[:1]))
         np.testing.assert_array_equal(matvec(there, x), matvec(m, x))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from kernels.call import TABLE, levels, require
-from kernels.matrices import activations, embed, matvec, panel, random_matrix, records, sizes, tiled
+from kernels.matrices import activations, embed, encoded, matvec, panel, random_matrix, sizes, tiled
 
 from llmgen.backends.cpu.runtime import cpu
 from llmgen.backends.cpu.runtime.cpu import LEVELS
@@ -19,7 +19,7 @@ BEST, *LOWER = levels()
 
 @pytest.fixture(scope="module", params=LOWER)
 def level(request: pytest.FixtureRequest) -> str:
-    names = [f"activations:{kind}" for kind in {k.record for k in TABLE.values()} | {"tiles"}]
+    names = [f"activations:{kind}" for kind in {k.activations for k in TABLE.values()} | {"tiles"}]
     require([*names, *(n for k in TABLE.values() for n in (k.matvec, k.panel, k.embed))], request.param)
     return request.param
 
@@ -36,7 +36,7 @@ def test_the_same_bits(key: str, level: str) -> None:
         np.testing.assert_array_equal(embed(m, [16, 3, 0], 2.5, level=level), embed(m, [16, 3, 0], 2.5))
 
 
-@pytest.mark.parametrize("key", [k for k in TABLE if TABLE[k].record != "float32"])
+@pytest.mark.parametrize("key", [k for k in TABLE if TABLE[k].activations != "float32"])
 def test_the_same_integers_at_the_limits(key: str, level: str) -> None:
     """All weights and activations as large as they can be."""
     m = random_matrix(key, 16, 2 * max(TABLE[key].block, 128), np.random.default_rng(2))
@@ -50,10 +50,10 @@ def test_the_same_integers_at_the_limits(key: str, level: str) -> None:
         np.testing.assert_array_equal(panel(m, x, level=level), panel(m, x))
 
 
-@pytest.mark.parametrize("kind", sorted({k.record for k in TABLE.values()}))
+@pytest.mark.parametrize("kind", sorted({k.activations for k in TABLE.values()}))
 def test_activations(kind: str, level: str) -> None:
     x = activations(3, 160, np.random.default_rng(3))
-    np.testing.assert_array_equal(records(kind, x, level), records(kind, x))
+    np.testing.assert_array_equal(encoded(kind, x, level), encoded(kind, x))
 
 
 def test_activation_tiles(level: str) -> None:

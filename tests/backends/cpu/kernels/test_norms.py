@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels.call import Run, aligned, require, step
+from kernels.call import ControlBlock, aligned, require, step
 
 from llmgen.backends.numpy.functions import layer_norm, rms_norm
 
@@ -55,8 +55,8 @@ def norm(
             "n": width,
             "first": first,
             "last": last,
-            "split": int(n_threads > 0),
-            "run": Run(n),
+            "split_tokens": int(n_threads > 0),
+            "control": ControlBlock(n),
             "eps": eps,
         }
         step(f"norms:{kind}", thread, max(n_threads, 1), **arguments)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels.call import COUNT_TOKENS, POINTWISE, Run, aligned, require, step
+from kernels.call import COUNT_TOKENS, POINTWISE, ControlBlock, aligned, require, step
 
 from llmgen.backends.numpy.functions import gelu, silu, soft_cap
 
@@ -29,8 +29,8 @@ def binary(kind: str, x: np.ndarray, y: np.ndarray, n_threads: int = 0) -> np.nd
             "out": out,
             "out_stride": out.strides[0],
             "n": x.shape[1],
-            "split": int(n_threads > 0),
-            "run": Run(len(x)),
+            "split_tokens": int(n_threads > 0),
+            "control": ControlBlock(len(x)),
         }
         step(f"pointwise:{kind}", thread, max(n_threads, 1), **arguments)
     assert np.all(out[len(x)] == -7.5)
@@ -45,7 +45,7 @@ def capped(x: np.ndarray, cap: float) -> np.ndarray:
         x=out,
         x_stride=out.strides[0],
         n=x.shape[1],
-        run=Run(len(x)),
+        control=ControlBlock(len(x)),
         cap=cap,
         count=COUNT_TOKENS,
     )
@@ -150,7 +150,7 @@ def test_copy_is_exact_and_no_longer_than_asked(n: int) -> None:
         out=out,
         out_stride=out.strides[0],
         n=n,
-        run=Run(3),
+        control=ControlBlock(3),
     )
     np.testing.assert_array_equal(out[:, :n], x[:, :n])
     assert np.all(out[:, n:] == -7.5)
@@ -162,5 +162,13 @@ def test_one_row_is_added_to_all() -> None:
     x[:], y[:] = rng.normal(0, 1, x.shape), rng.normal(0, 1, 48)
     expected = x + y
     expected[3] = x[3]
-    step("pointwise:add_row", x=x, x_stride=x.strides[0], y=y, n=48, run=Run(3), count=COUNT_TOKENS)
+    step(
+        "pointwise:add_row",
+        x=x,
+        x_stride=x.strides[0],
+        y=y,
+        n=48,
+        control=ControlBlock(3),
+        count=COUNT_TOKENS,
+    )
     np.testing.assert_array_equal(x, expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from kernels.caches import Cache
-from kernels.call import STORE, Run, aligned, require, step
+from kernels.call import STORE, ControlBlock, aligned, require, step
 
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.backends.cpu.rope_table import RopeTable
@@ -39,7 +39,7 @@ def rotated(
     table: RopeTable,
     *,
     scale: float = 1.0,
-    token_scale: np.ndarray | None = None,
+    position_scale: np.ndarray | None = None,
     heads: tuple[int, int] | None = None,
     n_threads: int = 0,
 ) -> np.ndarray:
@@ -63,9 +63,9 @@ def rotated(
             neox=int(table.neox),
             table=table.address,
             scale=scale,
-            token_scale=0 if token_scale is None else token_scale,
-            split=int(n_threads > 0),
-            run=Run(n, positions=positions),
+            position_scale=0 if position_scale is None else position_scale,
+            split_tokens=int(n_threads > 0),
+            control=ControlBlock(n, positions=positions),
         )
     assert np.all(out[n] == -7.5)
     assert np.all(out[:, n_heads * head_dim :] == -7.5)
@@ -97,7 +97,7 @@ def test_scales(neox: bool) -> None:
     np.testing.assert_array_equal(rotated(x, positions, table, scale=0.125), plain * np.float32(0.125))
     both = plain.astype(np.float64) * 0.3 * per_token[positions][:, None, None]
     np.testing.assert_allclose(
-        rotated(x, positions, table, scale=0.3, token_scale=per_token), both, rtol=3e-7
+        rotated(x, positions, table, scale=0.3, position_scale=per_token), both, rtol=3e-7
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kernels.call import Run
+from kernels.call import ControlBlock
 
 from llmgen.backends.cpu.kernels.arguments import Binary
 from llmgen.backends.cpu.plan import EVERYTHING, At, Plan, Step, Value
@@ -46,8 +46,8 @@ class Ring:
                 out=there,
                 out_stride=0,
                 n=LANES,
-                split=0,
-                run=self.run_block.address,
+                split_tokens=0,
+                control=self.control.address,
             )
             steps.append(Step("pointwise:add", args, [(x, EVERYTHING, False), (out, rows, True)]))
         plan = Plan(steps, self.values)
@@ -60,7 +60,7 @@ class Ring:
         self.start = self.memory[first : first + LANES * n_threads]
         self.end = (self.memory[last:] if STEPS % 2 else self.memory[first:])[: LANES * n_threads]
 
-    run_block = Run(1)
+    control = ControlBlock(1)
 
     def run(self, team: ThreadTeam) -> bool:
         """Reset and run; False when stopped."""

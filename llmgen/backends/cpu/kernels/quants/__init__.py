@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmgen.backends.cpu.kernels.layout import PANEL_BLOCK, PANEL_FLOATS, PANEL_SCALES, RECORDS, SHORT_SUMS
+from llmgen.backends.cpu.kernels.layout import (
+    ACTIVATION_FORMATS,
+    PANEL_BLOCK,
+    PANEL_FLOATS,
+    PANEL_SCALES,
+    SHORT_SUMS,
+)
 from llmgen.gguf.types import GGMLType
 
 
@@ -20,10 +26,10 @@ class QuantType:
 
     key: str  # the ggml name in lower case; the kernels are called after it
     module: str  # of this package, where its functions are
-    record: str  # the activation format of its matrix-vector kernel, see layout.RECORDS
+    activations: str  # their format in its matrix-vector kernel, see layout.ACTIVATION_FORMATS
     bits: int = 32  # of a weight in a panel; 8: signed; 32: float32
     halves: bool = False  # every 16 weights have their own scale
-    overread: int = 0  # bytes that the kernels may read behind the last block of a row
+    read_past: int = 0  # bytes that the kernels may read past the last block of a row
 
     @property
     def block(self) -> int:
@@ -37,12 +43,12 @@ class QuantType:
     @property
     def is_float(self) -> bool:
         """Whether the activations stay float32."""
-        return self.record == "float32"
+        return self.activations == "float32"
 
     @property
     def step(self) -> int:
         """Weights that the matrix-vector kernel takes at once."""
-        return RECORDS[self.record].values
+        return ACTIVATION_FORMATS[self.activations].values
 
     @property
     def panel_bytes(self) -> int:
@@ -70,17 +76,17 @@ class QuantType:
 TABLE = {
     line.key: line
     for line in (
-        QuantType("f32", "floats", "float32", overread=256),
-        QuantType("f16", "floats", "float32", overread=128),
-        QuantType("bf16", "floats", "float32", overread=128),
+        QuantType("f32", "floats", "float32", read_past=256),
+        QuantType("f16", "floats", "float32", read_past=128),
+        QuantType("bf16", "floats", "float32", read_past=128),
         QuantType("q4_0", "legacy", "int8", bits=4),
         QuantType("q4_1", "legacy", "int8", bits=4),
         QuantType("q5_0", "legacy", "int8", bits=5),
         QuantType("q5_1", "legacy", "int8", bits=5),
         QuantType("q8_0", "legacy", "int16", bits=8),
-        QuantType("q4_k", "kquants", "int8_super", bits=4, overread=16),
-        QuantType("q5_k", "kquants", "int8_super", bits=5, overread=16),
-        QuantType("q6_k", "kquants", "int8_super", bits=6, halves=True, overread=16),
+        QuantType("q4_k", "kquants", "int8_super", bits=4, read_past=16),
+        QuantType("q5_k", "kquants", "int8_super", bits=5, read_past=16),
+        QuantType("q6_k", "kquants", "int8_super", bits=6, halves=True, read_past=16),
     )
 }
 """By the lower-case name of the ggml type."""

@@ -18,7 +18,7 @@ class Row:
     """
 
     unpack: Any  # (p) -> u: the scales and weights of one step
-    fold: Any  # (u, x, a, m) -> (a, m): add the products with the record at x
+    fold: Any  # (u, x, a, m) -> (a, m): add the products with the activations at x
     finish: Any  # (a, m) -> the sum of the row
     unpack_tail: Any = (
         None  # (p, n) -> u: of its first n blocks, the others weigh nothing; None: rows are whole steps

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmgen.backends.cpu.kernels.abi import arg, inline, run_field, step
+from llmgen.backends.cpu.kernels.abi import arg, control_field, inline, step
 from llmgen.backends.cpu.kernels.arguments import Matvec, places
-from llmgen.backends.cpu.kernels.layout import ARG_NEXT, COLUMN_SUMS, MAX_COLUMNS, RECORDS
+from llmgen.backends.cpu.kernels.layout import ACTIVATION_FORMATS, ARG_NEXT, COLUMN_SUMS, MAX_COLUMNS
 from llmgen.backends.cpu.kernels.quants import TABLE, QuantType
 from llmgen.backends.cpu.kernels.quants.block import Lanes, Row, functions_of
 from llmgen.backends.cpu.kernels.quants.lanes import (
@@ -56,7 +56,10 @@ def further(p, nbytes, end, upcoming):  # type: ignore[no-untyped-def]
 def _by_row(quant: QuantType, row: Row) -> Any:
     """The kernel of a type that takes one row at a time."""
     unpack, unpack_tail, fold, finish = row.unpack, row.unpack_tail, row.fold, row.finish
-    step_bytes, x_bytes = quant.step // quant.block * quant.block_bytes, RECORDS[quant.record].nbytes
+    step_bytes, x_bytes = (
+        quant.step // quant.block * quant.block_bytes,
+        ACTIVATION_FORMATS[quant.activations].nbytes,
+    )
     has_tail = unpack_tail is not None
 
     @inline
@@ -68,18 +71,18 @@ def _by_row(quant: QuantType, row: Row) -> Any:
     def matvec(args: int, thread: int, n_threads: int) -> None:
         """out[column][row] = weights[row] . x[column] for this thread's rows.
 
-        weights: rows of ``row_bytes`` bytes; the row ``tail_row`` is read at ``tail_address``,
-        where bytes behind it may be read too; x: records; out: f32.
+        weights: rows of ``row_bytes`` bytes; the row ``copied_row`` is read at ``copy_address``,
+        where bytes after it may be read too; x: activations; out: f32.
         """
         weights = arg(args, at.weights)
         row_bytes = arg(args, at.row_bytes)
         first = arg(args, at.first)
         last = arg(args, at.last)
-        tail_row = arg(args, at.tail_row)
-        tail_address = arg(args, at.tail_address)
+        copied_row = arg(args, at.copied_row)
+        copy_address = arg(args, at.copy_address)
         steps = arg(args, at.steps)
         tail = arg(args, at.tail)
-        columns = run_field(arg(args, at.run), arg(args, at.count))
+        columns = control_field(arg(args, at.control), arg(args, at.count))
         if columns == 1:
             x0 = arg(args, at.x)
             out = arg(args, at.out)
@@ -88,8 +91,8 @@ def _by_row(quant: QuantType, row: Row) -> Any:
             for row in range(first, last):
                 p = weights + row * row_bytes
                 following = further(p, AHEAD, end, upcoming)
-                if row == tail_row:
-                    p = tail_address
+                if row == copied_row:
+                    p = copy_address
                 x = x0
                 a = zero_f32x16()
                 m = zero_f32x16()
@@ -113,8 +116,8 @@ def _by_row(quant: QuantType, row: Row) -> Any:
             out = arg(args, at.out) + start * out_stride
             for row in range(first, last):
                 p = weights + row * row_bytes
-                if row == tail_row:
-                    p = tail_address
+                if row == copied_row:
+                    p = copy_address
                 for c in range(n):
                     store_f32x16(sums + COLUMN_SUMS * c, zero_f32x16())
                     store_f32x16(sums + COLUMN_SUMS * c + 64, zero_f32x16())
@@ -146,7 +149,7 @@ def _by_row(quant: QuantType, row: Row) -> Any:
 def _by_lanes(quant: QuantType, lanes: Lanes) -> Any:
     """The kernel of a type that takes a block of ROWS rows at a time."""
     load, unpack, dots, scale = lanes.load, lanes.unpack, lanes.dots, lanes.scale
-    block_bytes, x_bytes = quant.block_bytes, RECORDS[quant.record].nbytes
+    block_bytes, x_bytes = quant.block_bytes, ACTIVATION_FORMATS[quant.activations].nbytes
     step_bytes = ROWS * block_bytes
 
     @inline
@@ -157,7 +160,7 @@ def _by_lanes(quant: QuantType, lanes: Lanes) -> Any:
     def matvec(args: int, thread: int, n_threads: int) -> None:
         """out[column][row] = weights[row] . x[column] for this thread's rows.
 
-        weights: rows of ``row_bytes`` bytes, ``steps`` blocks each; x: records; out: f32.
+        weights: rows of ``row_bytes`` bytes, ``steps`` blocks each; x: activations; out: f32.
         """
         row_bytes = arg(args, at.row_bytes)
         last = arg(args, at.last)
@@ -170,7 +173,7 @@ def _by_lanes(quant: QuantType, lanes: Lanes) -> Any:
         ahead = max(group, min(2 * group, FAR))
         end = arg(args, at.weights) + last * row_bytes
         upcoming = arg(args, ARG_NEXT)
-        columns = run_field(arg(args, at.run), arg(args, at.count))
+        columns = control_field(arg(args, at.control), arg(args, at.count))
         for start in range(0, columns, MAX_COLUMNS):
             n = min(MAX_COLUMNS, columns - start)
             x0 = arg(args, at.x) + start * x_stride

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from llmgen.backends.cpu.kernels.abi import RUN_TOKENS, arg, inline, run_field, step
+from llmgen.backends.cpu.kernels.abi import CONTROL_TOKENS, arg, control_field, inline, step
 from llmgen.backends.cpu.kernels.arguments import Panel, places
 from llmgen.backends.cpu.kernels.dot import NATIVE, TOKENS, PanelDots, joined, tile_type
 from llmgen.backends.cpu.kernels.layout import (
@@ -156,24 +156,24 @@ def _make(quant: QuantType, functions: Block) -> Any:
     add_block = block_step(quant, functions.has_offset)
 
     @inline
-    def row_address(weights, row_bytes, row, n_rows, tail_row, tail_address):  # type: ignore[no-untyped-def]
+    def row_address(weights, row_bytes, row, n_rows, copied_row, copy_address):  # type: ignore[no-untyped-def]
         # rows behind the last repeat it; their results land in the padding of the output
         row = min(row, n_rows - 1)
-        return tail_address if row == tail_row else weights + row * row_bytes
+        return copy_address if row == copied_row else weights + row * row_bytes
 
     @inline
-    def unpack_panel(weights, row_bytes, row, n_rows, tail_row, tail_address, start, n, panel):  # type: ignore[no-untyped-def]
+    def unpack_panel(weights, row_bytes, row, n_rows, copied_row, copy_address, start, n, panel):  # type: ignore[no-untyped-def]
         """Of 16 rows from ``row`` on n file blocks from ``start`` on -> [32 weights][panel_bytes], as above."""
         for half in range(2):
             r = row + 8 * half
-            p0 = row_address(weights, row_bytes, r, n_rows, tail_row, tail_address)
-            p1 = row_address(weights, row_bytes, r + 1, n_rows, tail_row, tail_address)
-            p2 = row_address(weights, row_bytes, r + 2, n_rows, tail_row, tail_address)
-            p3 = row_address(weights, row_bytes, r + 3, n_rows, tail_row, tail_address)
-            p4 = row_address(weights, row_bytes, r + 4, n_rows, tail_row, tail_address)
-            p5 = row_address(weights, row_bytes, r + 5, n_rows, tail_row, tail_address)
-            p6 = row_address(weights, row_bytes, r + 6, n_rows, tail_row, tail_address)
-            p7 = row_address(weights, row_bytes, r + 7, n_rows, tail_row, tail_address)
+            p0 = row_address(weights, row_bytes, r, n_rows, copied_row, copy_address)
+            p1 = row_address(weights, row_bytes, r + 1, n_rows, copied_row, copy_address)
+            p2 = row_address(weights, row_bytes, r + 2, n_rows, copied_row, copy_address)
+            p3 = row_address(weights, row_bytes, r + 3, n_rows, copied_row, copy_address)
+            p4 = row_address(weights, row_bytes, r + 4, n_rows, copied_row, copy_address)
+            p5 = row_address(weights, row_bytes, r + 5, n_rows, copied_row, copy_address)
+            p6 = row_address(weights, row_bytes, r + 6, n_rows, copied_row, copy_address)
+            p7 = row_address(weights, row_bytes, r + 7, n_rows, copied_row, copy_address)
             o = panel
             for block in range(start, start + n):
                 at = block * block_bytes
@@ -211,15 +211,15 @@ def _make(quant: QuantType, functions: Block) -> Any:
         weights = arg(args, at.weights)
         row_bytes = arg(args, at.row_bytes)
         n_rows = arg(args, at.rows)
-        tail_row = arg(args, at.tail_row)
-        tail_address = arg(args, at.tail_address)
+        copied_row = arg(args, at.copied_row)
+        copy_address = arg(args, at.copy_address)
         blocks = arg(args, at.blocks)
         chunk = arg(args, at.chunk)
         together = arg(args, at.together)
         scratch = arg(args, at.scratch)
         out_stride = arg(args, at.out_stride)
         add = arg(args, at.add) != 0
-        tiles = (run_field(arg(args, at.run), RUN_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS
+        tiles = (control_field(arg(args, at.control), CONTROL_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS
         groups = arg(args, at.groups)
         x_tile = blocks * sub_blocks * TILE_BLOCK
         one_panel = chunk * sub_blocks * panel_bytes
@@ -237,8 +237,8 @@ def _make(quant: QuantType, functions: Block) -> Any:
                         row_bytes,
                         row,
                         n_rows,
-                        tail_row,
-                        tail_address,
+                        copied_row,
+                        copy_address,
                         start,
                         n,
                         scratch + i * one_panel,
@@ -311,7 +311,11 @@ def _make_float(quant: QuantType, functions: Floats) -> Any:
         out_stride = arg(args, at.out_stride)
         x_stride = arg(args, at.x_stride)
         add = arg(args, at.add) != 0
-        tokens = (run_field(arg(args, at.run), RUN_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS * TILE_TOKENS
+        tokens = (
+            (control_field(arg(args, at.control), CONTROL_TOKENS) + TILE_TOKENS - 1)
+            // TILE_TOKENS
+            * TILE_TOKENS
+        )
         for index in range(arg(args, at.first), arg(args, at.last)):
             row = index * PANEL_ROWS
             for r in range(PANEL_ROWS):

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.cpu.kernels.abi import (
-    RUN_IDS,
+    CONTROL_IDS,
     arg,
     arg_f64,
-    run_field,
+    control_field,
     step,
     tokens_of,
 )
@@ -24,16 +24,16 @@ at = places(Embed)
 
 def _make(dequantize: Any, block_bytes: int) -> Any:
     def embed(args: int, thread: int, n_threads: int) -> None:
-        """out[token] = scale * weights[id of the token]; with ``split`` each thread takes its own tiles of tokens."""
-        run = arg(args, at.run)
+        """out[token] = scale * weights[id of the token]; with ``split_tokens`` each thread takes its own tiles."""
+        control = arg(args, at.control)
         row_bytes = arg(args, at.row_bytes)
         blocks = arg(args, at.blocks)
         block = arg(args, at.block)
         n = arg(args, at.n)
         scale = np.float32(arg_f64(args, at.scale))
-        first, last = tokens_of(run, arg(args, at.split), thread, n_threads)
+        first, last = tokens_of(control, arg(args, at.split_tokens), thread, n_threads)
         for t in range(first, last):
-            p = arg(args, at.weights) + load_i64(run_field(run, RUN_IDS) + 8 * t) * row_bytes
+            p = arg(args, at.weights) + load_i64(control_field(control, CONTROL_IDS) + 8 * t) * row_bytes
             out = arg(args, at.out) + t * arg(args, at.out_stride)
             for b in range(blocks):
                 dequantize(p + b * block_bytes, out + 4 * b * block)
