@@ -45,7 +45,7 @@ def test_missing_and_unknown_arguments_are_refused() -> None:
 def test_a_quantized_value_is_not_changed(recorder: Any) -> None:
     x = Value(32, 128, 16, False, EVERYTHING)
     x.copies["tiles"] = Value(32, 64, 16, False)
-    with pytest.raises(AssertionError, match="stale"):
+    with pytest.raises(AssertionError, match="changes a copied value"):
         recorder.head_rms_norm(x, Vector("norm", np.ones(16, np.float32)), 2, 1e-5)
 
 
