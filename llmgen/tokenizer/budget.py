@@ -75,6 +75,16 @@ class OverBudget(TemplateError):
         super().__init__(f"the chat template was stopped: {words}{advice}")
 
 
+class OutOfTime(OverBudget):
+    """The time that the caller gave was over."""
+
+    exit_code = 124
+
+    def __init__(self, seconds: float) -> None:
+        """``seconds``: what the caller gave."""
+        super().__init__(f"its time limit of {seconds:g} s (--timeout) was over", "; allow more")
+
+
 @contextmanager
 def rendering_within(seconds: float | None, cancel: Cancel | None = None) -> Iterator[None]:
     """Renderings in the block end after this many seconds, and when ``cancel`` is set.
@@ -93,16 +103,17 @@ class Deadline:
     """When a call that begins now must be done with all its renderings."""
 
     def __init__(self) -> None:
-        limit = _limit.get()
-        self._seconds = min(SECONDS, limit.seconds)
-        self._end = min(time.monotonic() + SECONDS, limit.end)
-        self._cancel = limit.cancel
+        self._limit = _limit.get()
+        self._end = time.monotonic() + SECONDS
 
     def check(self) -> None:
         """Raise OverBudget where the time is over, or the caller wants an end."""
-        if time.monotonic() > self._end:
-            raise OverBudget(f"it ran for more than {self._seconds:g} seconds")
-        if self._cancel is not None and self._cancel.is_set():
+        now, limit = time.monotonic(), self._limit
+        if now > limit.end:
+            raise OutOfTime(limit.seconds)
+        if now > self._end:
+            raise OverBudget(f"it ran for more than {SECONDS:g} seconds")
+        if limit.cancel is not None and limit.cancel.is_set():
             raise OverBudget("it was interrupted", "")
 
 

@@ -222,8 +222,12 @@ def test_all_renderings_of_a_call_share_its_time(monkeypatch: pytest.MonkeyPatch
 
 def test_a_caller_can_give_less_time() -> None:
     made = ChatTemplate("{{ messages[0].content }}")
-    with limits.rendering_within(0.0), pytest.raises(TemplateError, match="ran for more than 0 seconds"):
+    with (
+        limits.rendering_within(0.0),
+        pytest.raises(TemplateError, match=r"limit of 0 s \(--timeout\) was over") as late,
+    ):
         made.render(HELLO)
+    assert late.value.exit_code == 124
     stop = threading.Event()
     with limits.rendering_within(None, stop):
         assert made.render(HELLO) == "Hello"

@@ -164,10 +164,13 @@ class Reader:
 
     def parse(self, line: Line) -> tuple[list[int], SamplingParams]:
         """The prompt's tokens and the options of a line.  Raises LLMGenError with the reason where it is wrong."""
+        from llmgen.tokenizer import rendering_within
+
         values = _object(line)
         options = _options(values)
-        ids, chat = self._tokens(values)
         sampling = self.sampling.with_(**options) if options else self.sampling
+        with rendering_within(sampling.timeout):
+            ids, chat = self._tokens(values)
         if chat and self.template is not None and (stops := self.template.stops):
             sampling = sampling.with_(stop=(*sampling.stop, *stops))
         return ids, sampling

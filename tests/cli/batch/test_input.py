@@ -12,7 +12,7 @@ import pytest
 import tiny
 from llmgen import LLM, SamplingParams
 from llmgen.cli.batch.input import Line, Reader, identity
-from llmgen.errors import UsageError
+from llmgen.errors import TemplateError, UsageError
 
 TEMPLATE = (
     "{% for t in tools or [] %}[{{ t.name }}]{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -49,6 +49,11 @@ def test_options_under_the_names_of_others(
 ) -> None:
     _, params = reader.parse(line({"prompt": "a"} | values))
     assert params == SamplingParams(**options)
+
+
+def test_a_template_has_the_time_of_its_line(reader: Reader) -> None:
+    with pytest.raises(TemplateError, match="its time limit of 0 s"):
+        reader.parse(line({"messages": [{"role": "user", "content": "Hi"}], "timeout": 0}))
 
 
 @pytest.mark.parametrize(
