@@ -108,7 +108,7 @@ def test_damage_is_found_wherever_it_is(tmp_path: Path) -> None:
             with pytest.raises(LLMGenError, match="damaged"):
                 model.load_sequence(bad, seq)
         bad.write_bytes(data + b"x")
-        with pytest.raises(LLMGenError, match="bytes, and"):
+        with pytest.raises(LLMGenError, match="bytes, expected"):
             model.load_sequence(bad, seq)
         model.load_sequence(path, seq)
         assert seq.length == 20
