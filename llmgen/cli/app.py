@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from llmgen.cli.common.arguments import reading_texts
-from llmgen.cli.common.config import Command
+from llmgen.cli.common.help import Command
 from llmgen.cli.common.volume import with_volume
 
 COMMANDS = {
@@ -49,7 +49,7 @@ class _LazyCommands(MutableMapping[str, Any]):
         if hasattr(module, "__path__"):
             module = importlib.import_module(f"llmgen.cli.{name}.command")
         if hasattr(module, "app"):  # a command that has commands of its own
-            return typer.main.get_command(_with_volumes(module.app))
+            return typer.main.get_command(_completed(module.app))
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         command = reading_texts(with_volume(module.command, quiet=name != "chat"))
         app.command(name, cls=Command, short_help=COMMANDS[name])(command)
@@ -67,11 +67,15 @@ class _LazyCommands(MutableMapping[str, Any]):
     __delitem__ = __setitem__  # type: ignore[assignment]
 
 
-def _with_volumes(app: typer.Typer) -> typer.Typer:
-    """Give a group and each of its commands ``--verbose`` and ``--quiet``."""
+def _completed(app: typer.Typer) -> typer.Typer:
+    """Give a group and its commands what a single command gets above."""
     for entry in (app.registered_callback, *app.registered_commands):
         if entry is not None and entry.callback is not None:
-            entry.callback = with_volume(entry.callback)
+            entry.callback = reading_texts(
+                with_volume(entry.callback, below=entry is not app.registered_callback)
+            )
+    for command in app.registered_commands:
+        command.cls = Command
     return app
 
 

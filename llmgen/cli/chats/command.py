@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from llmgen.cli.chats import kept, store
+from llmgen.cli.common.help import Group
 from llmgen.cli.terminal.output import note, print_json, shorten, table
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.visible import visible
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = typer.Typer(name="chats", cls=Group, add_completion=False, rich_markup_mode=None)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")]
 ChatArgument = Annotated[

@@ -20,9 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from llmgen.cli.common import help
 from llmgen.cli.common.options import own_flag
 from llmgen.cli.common.signatures import option, parameters_of, with_parameters
 from llmgen.errors import UsageError
@@ -33,7 +31,6 @@ VARIABLE = "LLMGEN_CONFIG"
 COMMANDS = ("run", "chat", "batch", "bench")
 _NAMES = ("config.toml", "config.yaml", "config.yml")
 RUNS = "runs"
-ARGUMENTS = "llmgen.arguments"
 _OWN = {"config", "print_config", "help"}
 _MOST_BYTES = 1 << 20
 _MOST_VALUES = 20_000
@@ -59,28 +56,6 @@ class Given:
 
     run: str | None
     options: dict[str, Any]
-
-
-class Command(TyperCommand):
-    """A command that remembers what was typed after its name: each run of an options file is parsed with it."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta[ARGUMENTS] = list(args)
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            if getattr(error, "ctx", ctx) is None:  # of a value that is missing, the parser says too little
-                error.ctx = ctx  # type: ignore[attr-defined]
-            raise
-
-    def format_usage(self, ctx: Any, formatter: Any) -> None:
-        formatter.write_usage(ctx.command_path, help.usage(self))
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        help.write_panels(self, ctx, formatter)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        help.write_examples(str(self.name), formatter)
 
 
 Perform = Callable[[typer.Context, Path, dict[str, Any]], int]

@@ -7,6 +7,10 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
+from typer.core import TyperCommand, TyperGroup
+
+ARGUMENTS = "llmgen.arguments"
+"""Where a context keeps what was typed after the command's name."""
 _PANELS = {
     "Model": ("n_ctx", "n_threads", "threads", "kv_type", "template", "think"),
     "Prompt": ("file", "system", "system_file", "raw", "parse_special", "no_stdin", "prompt_cache"),
@@ -34,6 +38,11 @@ EXAMPLES = {
         "llmgen chat smollm2",
         'llmgen chat smollm2 --system "Answer in one sentence."',
         "llmgen chat smollm2 --resume",
+    ),
+    "chats": (
+        "llmgen chats",
+        "llmgen chats search banana bread",
+        "llmgen chats export 1 -o recipe.md",
     ),
     "batch": (
         "llmgen batch smollm2 prompts.jsonl -o answers.jsonl",
@@ -74,7 +83,41 @@ _LEFT = 30  # columns of what is typed
 _GAP = "\0"  # a blank at which no line breaks
 
 
-def usage(command: Any) -> str:
+class Command(TyperCommand):
+    """A command with this help, which keeps what was typed after its name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:  # of a value that is missing, the parser says too little
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        formatter.write_usage(ctx.command_path, _usage(self))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _write_panels(self, ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        if ctx.parent is None or ctx.parent.parent is None:  # else it is one of a group's
+            _write_examples(str(self.name), formatter)
+
+
+class Group(TyperGroup):
+    """A command with commands of its own, and with this help."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _write_panels(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        _write_examples(str(self.name), formatter)
+
+
+def _usage(command: Any) -> str:
     """What follows the command's name: ``[OPTIONS] MODEL [PROMPT]``."""
     names = []
     for parameter in _arguments(command.params):
@@ -83,7 +126,7 @@ def usage(command: Any) -> str:
     return " ".join(["[OPTIONS]", *names])
 
 
-def write_panels(command: Any, context: Any, formatter: Any) -> None:
+def _write_panels(command: Any, context: Any, formatter: Any) -> None:
     """The arguments, and the options in their panels."""
     parameters = command.get_params(context)
     _section(formatter, "Arguments", [(_argument(p), _help(p, context)) for p in _arguments(parameters)])
@@ -95,7 +138,7 @@ def write_panels(command: Any, context: Any, formatter: Any) -> None:
         _section(formatter, panel, [_row(p, context) for p in found])
 
 
-def write_examples(name: str, formatter: Any) -> None:
+def _write_examples(name: str, formatter: Any) -> None:
     """Some command lines to begin with."""
     if name in EXAMPLES:
         with formatter.section("Examples"):

@@ -14,7 +14,7 @@ import typer
 from llmgen.cli.common.machine import versions
 from llmgen.cli.common.signatures import option, parameters_of, with_parameters
 from llmgen.cli.terminal.output import note
-from llmgen.cli.terminal.settings import be_quiet
+from llmgen.cli.terminal.settings import be_quiet, is_quiet
 from llmgen.errors import UsageError
 from llmgen.visible import visible
 
@@ -42,10 +42,11 @@ class _Handler(logging.Handler):
             pass
 
 
-def with_volume(command: Callable[..., None], quiet: bool = True) -> Callable[..., None]:
+def with_volume(command: Callable[..., None], quiet: bool = True, below: bool = False) -> Callable[..., None]:
     """Give a command ``--verbose``, and ``--quiet`` where it can be, after its own options.
 
-    One that has them is returned as it is.
+    ``below``: a command of a group is quiet where the group is.  One that has the options is
+    returned as it is.
     """
     if "verbose" in inspect.signature(command).parameters:
         return command
@@ -58,7 +59,7 @@ def with_volume(command: Callable[..., None], quiet: bool = True) -> Callable[..
             raise UsageError("--verbose and --quiet exclude each other; give one of them")
         if verbose:
             _log()
-        be_quiet(quiet)
+        be_quiet(quiet or (below and is_quiet()))
         command(*args, **values)
 
     return with_options

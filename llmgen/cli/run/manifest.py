@@ -16,7 +16,8 @@ import typer
 
 from llmgen import __version__
 from llmgen.cli.common import exits
-from llmgen.cli.common.config import ARGUMENTS, RUNS, Given, Origin, given
+from llmgen.cli.common.config import RUNS, Given, Origin, given
+from llmgen.cli.common.help import ARGUMENTS
 from llmgen.cli.run.answers import SEPARATOR
 from llmgen.cli.terminal.output import note, print_json, say
 from llmgen.errors import UsageError

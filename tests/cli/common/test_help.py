@@ -52,7 +52,7 @@ def test_values_of_choices() -> None:
     assert "--think show|fold|hide|off" in " ".join(shown("chat").split())
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "chats"])
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("columns", [60, 80])
 def test_no_word_is_broken_and_lines_fit(command: str, columns: int) -> None:
     wide = set(shown(command, columns=400).split())

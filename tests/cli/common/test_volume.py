@@ -27,3 +27,8 @@ def test_the_log_goes_to_stderr_with_times(tmp_path: Path) -> None:
     assert "llmgen 0." in first
     assert " s  llmgen" in first
     assert any(f"opened {path}: " in line for line in others)
+
+
+def test_a_quiet_group_has_quiet_commands() -> None:
+    assert llmgen("chats", "list").stderr
+    assert llmgen("chats", "--quiet", "list").stderr == llmgen("chats", "list", "--quiet").stderr == ""
