@@ -1,4 +1,4 @@
-"""From which files a kernel is compiled, so that a change elsewhere compiles nothing anew."""
+"""The files that a kernel is compiled from; a change to any other file recompiles nothing."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ _RUNTIME = Path(__file__).parent
 _KERNELS = _RUNTIME.parent / "kernels"
 _COMPILER = (_RUNTIME / "compile.py", _RUNTIME / "cpu.py")
 """How every kernel is compiled."""
+_BLOCK_SIZES = _RUNTIME.parents[2] / "gguf" / "types.py"
+"""Where the kernels of tensor types take the sizes of blocks from."""
 _PACKAGE = "llmgen.backends.cpu.kernels"
 _IMPORT = re.compile(
     rf"^[ \t]*from {re.escape(_PACKAGE)}([\w.]*) import (\([^)]*\)|[^\n]*)|^[ \t]*import ({re.escape(_PACKAGE)}[\w.]*)",
@@ -44,7 +46,8 @@ def sources_of(*modules: str) -> tuple[Path, ...]:
 def sources_hash(kernel: str) -> str:
     """Hash of a kernel's sources, of how they are compiled, and of the compiler's versions."""
     digest = hashlib.sha256(_versions())
-    for path in (*_COMPILER, *sources_of(*modules_of(kernel))):
+    sizes = [_BLOCK_SIZES] if kernel.startswith("quants.") else []
+    for path in (*_COMPILER, *sizes, *sources_of(*modules_of(kernel))):
         digest.update(path.name.encode() + b"\0" + _content(path))
     return digest.hexdigest()
 

@@ -303,8 +303,10 @@ def test_the_name_follows_a_kernels_own_sources(
     copies = {"_KERNELS": tmp_path / "kernels", "_RUNTIME": tmp_path / "runtime"}
     for name, copy in copies.items():
         shutil.copytree(getattr(sources, name), copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(sources._BLOCK_SIZES, tmp_path / "types.py")
     original = names()
     monkeypatch.setattr(sources, "_KERNELS", copies["_KERNELS"])
+    monkeypatch.setattr(sources, "_BLOCK_SIZES", tmp_path / "types.py")
     monkeypatch.setattr(sources, "_COMPILER", (tmp_path / "runtime/compile.py", tmp_path / "runtime/cpu.py"))
     try:
         assert names() == original
@@ -312,6 +314,7 @@ def test_the_name_follows_a_kernels_own_sources(
             ("kernels/norms.py", {"norms"}),
             ("kernels/quants/legacy.py", {"quants.panel"}),
             ("kernels/quants/kquants.py", set()),  # the functions of other types
+            ("types.py", {"quants.panel"}),
             ("kernels/simd.py", {"norms", "quants.panel", "team"}),
             ("kernels/attention.py", set()),
             ("runtime/team.py", set()),  # the pool in Python is no source of a kernel
