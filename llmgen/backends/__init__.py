@@ -1,1 +1,1 @@
-"""What computes: one folder a device.  The vocabulary they share is llmgen.model.ops."""
+"""The backends, one folder each; they implement the vocabulary of llmgen.model.ops."""

@@ -1,6 +1,6 @@
-"""Where kernels find a model's weights: addresses in the memory map, or of copies.
+"""The addresses of a model's weights: in the memory map, or of copies.
 
-Handles of ``model.weights`` become addresses here, once for all programs of a model.
+The handles of ``model.weights`` become addresses here, once for all programs of a model.
 """
 
 from __future__ import annotations

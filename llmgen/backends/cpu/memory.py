@@ -12,7 +12,7 @@ from llmgen.backends.cpu.runtime import cgroup
 from llmgen.errors import LLMGenError
 
 _BESIDES = 256 << 20
-"""Bytes that a small model takes besides its cache: working memory, stacks of threads, compiled code."""
+"""Bytes that a small model takes besides its cache: working memory, threads' stacks, compiled code."""
 
 
 def anonymous(nbytes: int) -> mmap.mmap:
@@ -30,7 +30,7 @@ class Arena:
             self._memory = anonymous(nbytes)
         except (OSError, ValueError, OverflowError) as error:
             raise LLMGenError(
-                f"{purpose} needs {nbytes / 2**20:.0f} MiB of memory, which this machine does not give; "
+                f"{purpose} needs {nbytes / 2**20:.0f} MiB of memory, which the system refuses; "
                 "choose a smaller context (-c) or a smaller model"
             ) from error
         self.data = np.frombuffer(self._memory, dtype=np.uint8)
@@ -39,7 +39,7 @@ class Arena:
 
 
 def _below_limits() -> list[int]:
-    """What the process's own limits of address space and data leave (getrlimit(2), proc_pid_statm(5)); Linux only."""
+    """Bytes left by the process's limits on address space and data (getrlimit(2), proc_pid_statm(5)); Linux only."""
     try:
         import resource
 
@@ -55,7 +55,7 @@ def _below_limits() -> list[int]:
 
 
 def available_bytes() -> int | None:
-    """Memory that could be taken without pushing others out, control group and limits honoured; None where unknown."""
+    """Memory that can be taken without swapping, within control groups and limits; None if unknown."""
     candidates = []
     try:  # proc_meminfo(5)
         for line in Path("/proc/meminfo").read_text().splitlines():

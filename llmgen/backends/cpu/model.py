@@ -1,4 +1,4 @@
-"""A model that is ready to run: weights bound, programs recorded, kernels compiled, threads at hand."""
+"""A model that is ready to run: weights bound, programs recorded, kernels loaded, threads available."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from llmgen.model.runs import Part, Role
 from llmgen.model.weights import Weights
 
 CHUNK = 512
-"""Prompt tokens of one run."""
-_LOGITS_BYTES = 1 << 26  # logits of a prompt run are kept below this, by running fewer tokens
+"""The most prompt tokens in one run."""
+_LOGITS_BYTES = 1 << 26  # a prompt run takes fewer tokens where its logits would exceed this
 _MAX_THREADS = 256
-_LEAST_CONTEXT = 2048  # tokens: less is not chosen unasked
+_LEAST_CONTEXT = 2048  # tokens; a smaller default is never chosen
 
 Wanted = Literal["last", "all", "none"]
 
@@ -52,8 +52,9 @@ class Model:
     """Runs one model file.  All calls may come from any thread, one at a time.
 
     Ctrl-C ends a running call of the main thread with KeyboardInterrupt within 0.2 s (or
-    with what the application's own handler raises; where it raises nothing, the call goes
-    on), ``cancel`` from any thread with Interrupted.  A sequence never holds half a run.
+    with what the application's own handler raises; if it raises nothing, the call
+    continues); ``cancel``, from any thread, ends it with Interrupted.  A sequence never
+    holds half a run.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Model:
         self._closed = self._closing = self._cancelled = False
         chunk = min(CHUNK, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
         self.max_prompt_tokens = chunk
-        """Prompt tokens that one run takes."""
+        """The most prompt tokens in one run of this model."""
         self.layout = StateLayout(config.states(), n_ctx, chunk, kv_type)
         self.max_outputs = max(MAX_COLUMNS, min(chunk, _LOGITS_BYTES // (4 * config.vocab_size)))
         self._binding = Binding(n_ctx)
@@ -108,8 +109,8 @@ class Model:
     ) -> Model:
         """Make a model ready to run.
 
-        n_ctx: tokens of context, by default the model's own as far as half of the memory
-        that is free can hold its cache; n_threads: by default $LLMGEN_THREADS, else the
+        n_ctx: tokens of context, by default the model's own, as far as its cache fits into
+        half of the free memory; n_threads: by default $LLMGEN_THREADS, else the
         usable physical cores; kv_type: 'f16' or 'f32'; progress: called while kernels
         are compiled; level: a kernel level below this CPU's best.  The file must stay
         open until ``close``.  Raises UnsupportedModelError, UsageError, KernelError.
@@ -155,15 +156,15 @@ class Model:
         return Sequence(self.layout)
 
     def forward(self, parts: Tokens[Part], role: Role, read: Callable[[np.ndarray], Any] = np.copy) -> Any:
-        """Append tokens to sequences, in one run.
+        """Append tokens to sequences, in one run; returns what ``read`` returns.
 
-        parts: each of another sequence, together no more tokens than the role allows.
-        read: what to make of the logits, float32 [sum of n_logits, n_vocab], which the next
-        call overwrites; by default a copy.  Returns what ``read`` returns.
+        parts: one for each sequence, with no more tokens together than the role allows.
+        read: is given the logits, float32 [sum of n_logits, n_vocab], which the next call
+        overwrites; by default it copies them.
 
-        What a token's logits are depends on its sequence and its role, not on what else is
-        in the run.  Nothing is committed when the call is ended early.  Raises UsageError,
-        ContextFullError, Interrupted.
+        A token's logits depend on its sequence and its role, not on what else is in the run.
+        A call that ends early commits nothing.  Raises UsageError, ContextFullError,
+        Interrupted.
         """
         checked = [part._replace(ids=self._checked(part.ids)) for part in parts]
         self._check_run(checked, role)
@@ -171,7 +172,7 @@ class Model:
             return read(self._forward(checked, role))
 
     def _forward(self, parts: list[Part], role: Role) -> np.ndarray:
-        """One run over checked parts; the logits in place."""
+        """One run over checked parts: the logits, float32 [sum of n_logits, n_vocab], in place."""
         program = self._programs[role]
         for part in parts:
             self._check_room(part.seq, len(part.ids))
@@ -201,8 +202,8 @@ class Model:
         """Append prompt tokens to ``seq``, however many, in as many runs as that takes.
 
         Returns the logits of the last token float32 [n_vocab], of all tokens float32
-        [n, n_vocab], or None.  A call that is ended early leaves the runs that were
-        complete: ``seq.length`` tells.  Raises ContextFullError, Interrupted.
+        [n, n_vocab], or None.  A call that ends early keeps the runs that were complete, as
+        ``seq.length`` tells.  Raises ContextFullError, Interrupted.
         """
         tokens = self._checked(ids)
         if logits not in ("last", "all", "none"):
@@ -224,7 +225,9 @@ class Model:
     def decode(self, seqs: list[Sequence], ids: Tokens[int]) -> np.ndarray:
         """Append one generated token to each of 1 to 8 sequences: float32 [len(seqs), n_vocab]."""
         if len(seqs) != len(ids):
-            raise UsageError(f"{len(seqs)} sequences and {len(ids)} tokens, expected as many")
+            raise UsageError(
+                f"{len(seqs)} sequences and {len(ids)} tokens, expected one token for each sequence"
+            )
         rows: np.ndarray = self.forward(
             [Part(seq, [token]) for seq, token in zip(seqs, ids, strict=True)], "generated"
         )
@@ -232,7 +235,7 @@ class Model:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """One call at a time, which ``cancel`` and Ctrl-C can end."""
+        """Hold the model for one call, which ``cancel`` and Ctrl-C can end."""
         with self._lock:
             self._check_open()
             self._file.check_whole()
@@ -243,15 +246,15 @@ class Model:
 
     def cancel(self) -> None:
         """End the call that is running now with Interrupted; from any thread."""
-        self._cancelled = True  # first: whoever sees the team stopped asks for it
+        self._cancelled = True  # before the team stops, since _run then asks for it
         self._team.stop()
 
     def check_file(self) -> None:
-        """Raises ModelFileError where the model's file was written to since it was opened."""
+        """Raises ModelFileError if the model's file has been written to since it was opened."""
         self._file.check_unchanged()
 
     def close(self) -> None:
-        """End a running call with Interrupted, send the threads home, give the memory back."""
+        """End a running call with Interrupted, end the threads, free the memory."""
         self._closing = True
         self._team.stop()
         with self._lock:
@@ -276,7 +279,7 @@ class Model:
             raise LLMGenError("this model is closed; load it again")
 
     def _check_run(self, parts: list[Part], role: Role) -> None:
-        """Refuse what one run cannot do."""
+        """Refuse parts that do not fit into one run."""
         if role not in self._programs:
             raise UsageError(f"the role is {role!r}, expected 'generated' or 'prompt'")
         total = sum(len(part.ids) for part in parts)
@@ -287,7 +290,7 @@ class Model:
                 f"{most} tokens together in the role {role!r}"
             )
         if len({id(part.seq) for part in parts}) != len(parts):
-            raise UsageError("the same sequence was given twice, expected different ones")
+            raise UsageError("the same sequence was given twice, expected one part for each")
         n_logits = sum(part.n_logits for part in parts)
         if n_logits > self.max_outputs or any(not 0 <= p.n_logits <= len(p.ids) for p in parts):
             raise UsageError(
@@ -315,7 +318,7 @@ class Model:
             start, cpu = time.perf_counter(), time.thread_time()
             if self._team.run(table, nbytes, steps, n_threads):
                 break
-            # stopped by cancel, or by a signal, whose handler has been called by now and raised nothing
+            # stopped by cancel, or by a signal whose handler has been called by now and raised nothing
             self._team.clear_stop()
             if self._cancelled or self._closing:
                 raise Interrupted("the computation was stopped")
@@ -344,7 +347,7 @@ def _whole(name: str, value: object) -> int:
 def dry_run(
     file: GGUFFile, n_ctx: int | None = None, kv_type: str = "f16", n_threads: int | None = None
 ) -> tuple[Decoder, StateLayout]:
-    """What ``Model.load`` would make of a file, without kernels, threads or memory.
+    """The architecture and layout that ``Model.load`` would use for a file, without kernels, threads or memory.
 
     The forward pass is recorded once, which checks every tensor's name, shape and type.
     Raises as ``load`` does.
@@ -360,7 +363,7 @@ def dry_run(
 
 
 def _check_sizes(n_ctx: int, n_threads: int) -> None:
-    """Raises UsageError for a context or a number of threads that no model takes."""
+    """Raises UsageError for an impossible context or number of threads."""
     if not 1 <= n_ctx <= MAX_CONTEXT:
         raise UsageError(f"the context is {shown(n_ctx)} tokens, expected 1 to {MAX_CONTEXT} (-c)")
     if not 1 <= n_threads <= _MAX_THREADS:
@@ -383,7 +386,7 @@ _models: weakref.WeakSet[Model] = weakref.WeakSet()
 
 
 def _renew_locks() -> None:
-    """In a forked child: a thread that held a lock did not come along."""
+    """In a forked child, where the thread that held a lock does not exist."""
     for model in list(_models):
         model._lock = threading.RLock()
 

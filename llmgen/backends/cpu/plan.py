@@ -7,7 +7,7 @@ The planner takes the recorded steps and decides three things:
   them unless both use the same partition. That one rule covers read-after-write,
   write-after-read and write-after-write.
 - memory. A value lives from its first step to its last. A private value's memory is
-  used again after its last step, a shared one's after the next barrier.
+  reused after its last step, a shared one's after the next barrier.
 - the tables. Every address and row range is resolved for each thread beforehand.
 """
 
@@ -73,7 +73,7 @@ Access = tuple[Value, Hashable, bool]
 
 
 Stream = tuple[int, Callable[[int, int], int]]
-"""Weights that a step reads from the first byte to the last: their address, and where in them a thread begins."""
+"""Weights that a step reads in order: their address, and the offset at which a thread begins."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Step:
     barrier: bool = False
 
     def rename(self, names: Mapping[Value, Value]) -> None:
-        """Use names[v] wherever v stands."""
+        """Replace each value v by names[v]."""
         if any(v in names for v, _, _ in self.accesses):
             self.args = self.args._make(_renamed(a, names) for a in self.args)
             self.accesses = [(names.get(v, v), p, w) for v, p, w in self.accesses]

@@ -1,4 +1,4 @@
-"""What a model's runs need: the control block, the recorded programs with their tables, the working memory."""
+"""What a run needs: the control block, the recorded programs with their tables, the working memory."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Control:
         self.address = int(self._fields.ctypes.data)
 
     def fill(self, parts: list[tuple[np.ndarray, int, int, int]]) -> None:
-        """The tokens of a run, part behind part: ids, position of the first, address of the states, and for
-        how many tokens at the end logits are wanted."""
+        """Set the tokens of a run, part after part: ids, position of the first, address of the
+        states, and for how many tokens at the end logits are wanted."""
         n = n_outputs = 0
         for ids, first, states, wanted in parts:
             end = n + len(ids)

@@ -1,4 +1,4 @@
-"""Tables of rotary positions, filled as far as runs need them."""
+"""Tables of rotary positions, filled as far as runs have come."""
 
 from __future__ import annotations
 

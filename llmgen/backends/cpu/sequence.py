@@ -36,7 +36,7 @@ class Sequence:
         except (OSError, ValueError, OverflowError) as error:
             raise LLMGenError(
                 f"a KV cache for {self.n_ctx} tokens needs {self.layout.nbytes / 2**20:,.0f} MiB of address space, "
-                "which this machine does not give; choose a smaller context (-c)"
+                "which the system refuses; choose a smaller context (-c)"
             ) from error
         self._data = np.frombuffer(self._memory, dtype=np.uint8)
 

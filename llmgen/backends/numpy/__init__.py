@@ -1,7 +1,7 @@
-"""Every architecture in plain numpy, one formula after another: slow, and easy to believe.
+"""Every architecture in plain numpy, one formula after another: slow, but easy to verify.
 
-It is the oracle in the tests of the fast backends, and the shortest answer to the question
-what a forward pass computes.
+It is the oracle in the tests of the compiled backend, and shows most directly what a forward
+pass computes.
 """
 
 from __future__ import annotations

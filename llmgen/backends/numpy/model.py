@@ -1,4 +1,4 @@
-"""A model that numpy runs, behind the calls that the CPU's model has."""
+"""A model that numpy runs, with the same calls as ``llmgen.backends.cpu.model.Model``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""Everything that runs as machine code.
+"""The sources of everything that runs as machine code.
 
-The modules below fall into two groups.  Plain Python are ``arguments`` and ``layout``
-(what Python and machine code agree on), ``quants`` itself (the table of types), ``cpu``,
-``library``, ``store`` and ``compile`` (which level, compile, load), ``pool``, ``threads``
-and ``cgroup`` (the team and what it may use).  All other modules are *kernel sources*:
-they import numba, and they are imported only by the compiler process (``compile``), never
-by a program that merely runs a model.
+``arguments``, ``layout`` and ``quants`` itself (the table of types) are what Python and
+machine code agree on: plain Python that every process imports.  All other modules import
+numba, and only the compiler process (``runtime.compile``) imports them.
 """

@@ -17,7 +17,7 @@ from llmgen.backends.cpu.kernels.layout import FIELDS, TILE_TOKENS
 from llmgen.backends.cpu.kernels.simd import load_f64, load_i64
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
-"""No exceptions, no allocation, no reassociation of floats."""
+"""No exceptions, no bounds checks, no reassociation of floats."""
 
 I = types.int64  # noqa: E741 - the one letter reads best in a signature
 
@@ -45,7 +45,7 @@ def native(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 @intrinsic
 def stay_apart(typing_context: Any) -> Any:
-    """In the first line of a helper: LLVM does not inline it, and compiles it once where it is called often."""
+    """As the first line of a helper: LLVM does not inline it, and compiles it once however often it is called."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         builder.function.attributes.add("noinline")
@@ -57,8 +57,8 @@ def stay_apart(typing_context: Any) -> Any:
 def helper(function: Callable[..., Any]) -> Any:
     """A helper that Numba types and translates once, whatever constants it is called with.
 
-    Of one marked :func:`inline` it makes a version for each constant, which takes longer
-    than all that LLVM does.
+    For one marked :func:`inline` Numba makes a version for each constant, which takes longer
+    than all the work of LLVM.
     """
     dispatcher = inline(function)
     template = dispatcher.get_call_template

@@ -2,8 +2,8 @@
 
 d = max|x| / 127, q = round(x / d) to the nearest even, e = d * sum(q).  The same
 numbers go into every format (layout.ACTIVATION_FORMATS, layout.TILE_BLOCK) but "int16", which
-has 16 bits (d = max|x| / 32767): signed 8-bit weights are widened anyway, so with
-them twice the precision of the activations costs nothing.
+has 16 bits (d = max|x| / 32767): signed 8-bit weights are widened anyway, so finer
+activations cost nothing with them.
 """
 
 from __future__ import annotations

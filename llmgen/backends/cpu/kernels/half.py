@@ -1,7 +1,7 @@
-"""Half precision to single and back, also where the processor cannot convert.
+"""Half precision to single and back, also on processors that cannot convert.
 
-Without F16C, LLVM turns a conversion into a call of its runtime library, which is not
-in the process; integer arithmetic gives the same bits.
+Without F16C, LLVM would call its runtime library for a conversion, which is not in the
+process; integer arithmetic gives the same bits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from llvmlite import ir
 from llmgen.backends.cpu.runtime.cpu import target
 
 SOFT = target().level == "generic" and platform.machine().lower() in ("x86_64", "amd64")
-"""Whether conversions are spelled out."""
+"""Whether conversions are done with integer arithmetic."""
 
 
 def _like(v: Any, element: ir.Type) -> ir.Type:

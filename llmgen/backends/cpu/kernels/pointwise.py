@@ -1,4 +1,4 @@
-"""Steps that take each value by itself.  Buffers are padded to 16 floats, so there is no tail."""
+"""Elementwise steps.  Buffers are padded to 16 floats, so there is no tail."""
 
 from __future__ import annotations
 

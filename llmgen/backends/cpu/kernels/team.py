@@ -1,8 +1,8 @@
 """The native side of the thread team: the step loop, the barrier, the mailbox.
 
 One thread posts a job (the tables of a program) and takes part in it as thread 0;
-the workers wait in compiled code, spinning for about a millisecond before they park.
-The memory they share is laid out by TEAM_... in layout.py, each busy word on its own
+the workers wait in compiled code, spinning for about a millisecond before they sleep.
+TEAM_... in layout.py is the layout of the memory they share, each busy word on its own
 cache line.
 """
 
@@ -50,7 +50,7 @@ def call_step(typing_context: Any, function: Any, args: Any, thread: Any, n_thre
 
 @intrinsic
 def atomic_add(typing_context: Any, address: Any, value: Any) -> Any:
-    """Add, and return what was there before."""
+    """Add, and return the value before."""
 
     def generate(context: Any, b: Any, sig: Any, a: Any) -> Any:
         return b.atomic_rmw("add", pointer(b, a[0]), a[1], "acq_rel")
@@ -76,7 +76,7 @@ def atomic_store(typing_context: Any, address: Any, value: Any) -> Any:
 
 
 def _system_call(name: str, n_args: int) -> Any:
-    """A call that ``threads.register_system_calls`` has put under this name."""
+    """A call that ``threads.register_system_calls`` has registered under this name."""
 
     def emit(b: Any, args: list[Any]) -> None:
         i32 = ir.IntType(32)
@@ -132,15 +132,15 @@ def relax(typing_context: Any) -> Any:
     return types.void(), generate
 
 
-SPINS = 2000  # looks at the barrier before the processor is offered to others
+SPINS = 2000  # looks at the barrier before a thread yields its processor
 PARK_AFTER = 20000  # looks at the mailbox before a worker sleeps between looks
 NAPS = 500  # short sleeps between looks before the long ones: about 50 ms
-PREFETCH = 32  # cache lines of the next weights that a waiting thread asks for
+PREFETCH = 32  # cache lines of the next weights that a waiting thread prefetches
 
 
 @inline
 def wait_at_barrier(team, goal, weights, thread):  # type: ignore[no-untyped-def]
-    """Until all threads are here (True) or the run is stopped (False); counts how often the processor was given up."""
+    """Wait until all threads are here (True) or the job is stopped (False); counts how often thread 0 yields."""
     if weights:
         for i in range(PREFETCH):
             prefetch(weights + 64 * i)
@@ -207,11 +207,10 @@ def work(team: int, thread: int) -> int:
 
 @native(I(I, I, I, I, I))
 def post(team: int, table: int, table_bytes: int, steps: int, active: int) -> int:
-    """Run a program with ``active`` threads, this one being thread 0; 0, or -1 when it was stopped.
+    """Run a program with ``active`` threads, this one being thread 0; 0, or -1 if it was stopped.
 
-    Only the mailboxes of the workers that take part are touched; the others stay
-    parked.  Returns when every one of them has left the job, so its memory may
-    change afterwards.
+    Writes only to the mailboxes of the workers that take part; the others stay parked.
+    Returns when all of these have left the job, so its memory may change afterwards.
     """
     count = load_i64(team + TEAM_BARRIER)
     store_i64(team + TEAM_TABLE, table)
@@ -233,7 +232,7 @@ def post(team: int, table: int, table_bytes: int, steps: int, active: int) -> in
             else:
                 relax()
     if result < 0:
-        # threads left at different barriers: start counting afresh
+        # the threads left at different barriers: reset the counter
         atomic_store(team + TEAM_BARRIER, 0)
     return min(result, 0)
 

@@ -1,4 +1,4 @@
-"""The control groups that this process belongs to, as folders in which their limits stand.
+"""The control groups that this process belongs to, and their limits.
 
 See the kernel's documentation of cgroup v2 and v1, and cgroups(7) for /proc/self/cgroup.
 """
@@ -13,10 +13,10 @@ OWN = Path("/proc/self/cgroup")
 
 
 def folders(controller: str) -> list[Path]:
-    """The groups with a say over ``controller``, from the process's own up to the root.
+    """The folders of the groups that limit ``controller``, from the process's own up to the root.
 
-    A limit of any of them holds for the process.  In a container the root may be the
-    container's own group while the path is that on the host, so folders may be missing.
+    The limits of all of them apply.  In a container the root may be the container's own
+    group while the path is the host's, so folders may be missing.
     """
     try:
         lines = OWN.read_text().splitlines()
@@ -41,7 +41,7 @@ def _of_line(line: str, controller: str) -> Iterator[Path]:
 
 
 def cpu_quota() -> float | None:
-    """CPUs' worth of time that the groups may use, None without a limit."""
+    """How many CPUs' time the groups may use, None without a limit."""
     quotas = [quota for folder in folders("cpu") if (quota := _quota(folder)) is not None]
     return min(quotas, default=None)
 
@@ -79,7 +79,7 @@ def _memory_left(folder: Path, limit_name: str, used_name: str, cached: str) -> 
         if limit == "max":
             return None
         left = max(0, int(limit) - int((folder / used_name).read_text()))
-        # Page cache that nobody is using counts as used: a model file that was read stands there.
+        # Inactive page cache counts as used, and a model file that was read is in it.
         for line in (folder / "memory.stat").read_text().splitlines():
             name, _, value = line.partition(" ")
             if name == cached:

@@ -4,8 +4,8 @@
 
 Reads kernel names, one a line ("module:function", below llmgen.backends.cpu.kernels), and writes
 for each a line with its name and the size of its object code, then the code itself.  A
-separate process keeps the memory of two compilers out of the program, lets several run
-at once, and can simply be killed on Ctrl-C.
+separate process keeps the compilers' memory out of the program, lets several run at once,
+and can simply be killed on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def _target_machine() -> Any:
 
 @contextmanager
 def translating_only() -> Iterator[None]:
-    """Have Numba translate to LLVM and do nothing else.
+    """Make Numba translate to LLVM and do nothing else.
 
-    For each helper it would also make wrappers to call it from Python, machine code, and an
-    optimized copy, all of which :func:`_emit` makes again for the whole kernel: a third of
-    the time.  These are private parts of Numba; where a version of it has none of them, it
-    compiles as usual.
+    For each helper it would also make wrappers to call it from Python, an optimized copy and
+    machine code, all of which :func:`_emit` makes again for the whole kernel; that takes a
+    third of the time.  These are private parts of Numba; a version without them compiles as
+    usual.
     """
     from numba.core import codegen, cpu, dispatcher
 
@@ -127,7 +127,7 @@ def _without_wrappers(compiler: Any, flags: Any) -> Any:
 
 
 def _no_executable(context: Any, library: Any, descriptor: Any, environment: Any) -> Any:
-    """Link the library, and in place of a function to call give an object by which Numba knows the overload."""
+    """Link the library; return an object that identifies the overload to Numba instead of a function to call."""
     library._ensure_finalized()
     return [].append
 
@@ -150,7 +150,7 @@ def main() -> None:
     from llmgen.backends.cpu.runtime.threads import register_system_calls
 
     register_system_calls(llvm.add_symbol)
-    # What anything else prints must not come between.
+    # Nothing that other code prints may mix with the answers.
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
     for line in sys.stdin:
         name = line.strip()

@@ -62,7 +62,7 @@ def target(level: str | None = None) -> Target:
     level = level or os.environ.get("LLMGEN_KERNEL_LEVEL") or best
     if level not in LEVELS:
         raise KernelError(f"unknown kernel level {level!r}; choose one of {', '.join(LEVELS)}")
-    # not a matter of order: a CPU with AVX-512 VNNI need not have AVX-VNNI
+    # the levels are no sequence: a CPU with AVX-512 VNNI need not have AVX-VNNI
     if not all(_host_features().get(name) for name in _REQUIRED[level]):
         raise KernelError(
             f"kernel level {level} needs instructions that this CPU lacks; the best here is {best}"
@@ -80,5 +80,5 @@ def target(level: str | None = None) -> Target:
         if name in features:
             features[name] = False
     flat = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(features.items()))
-    # the CPU's own name brings features and 256-bit preferences of its own, which an explicit list overrides
+    # the CPU's name implies features and a preference for 256 bits; the explicit list overrides them
     return Target(level, llvm.get_host_cpu_name(), flat)

@@ -2,11 +2,10 @@
 
 Python handles a signal only between two of its own instructions, and a run can take
 seconds.  But the C-level handler also writes a byte into a "wakeup" file descriptor
-at once; a small thread waits for that byte and stops the team that the main thread
-runs, so that this thread comes back to Python and the handler is called.  What it does
-is its own affair: Python's raises KeyboardInterrupt; where an application's handler
-raises nothing, the run is made again.  Runs of other threads are not stopped, because
-no handler is ever called in them.
+at once.  A small thread waits for that byte and stops the team that the main thread
+runs, so that the main thread returns to Python and the handler is called.  Python's own
+raises KeyboardInterrupt; if an application's handler raises nothing, the run is repeated.
+Runs of other threads are not stopped, because no handler is ever called in them.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ class Stoppable(Protocol):
 
 class _Watcher:
     def __init__(self) -> None:
-        self._team: Stoppable | None = None  # that the main thread runs
+        self._team: Stoppable | None = None  # the one that the main thread runs
         self._sockets: tuple[socket.socket, socket.socket] | None = None
 
     @contextmanager
     def watching(self, team: Stoppable) -> Iterator[None]:
-        """Stop this team at a signal that comes meanwhile, where it is the main thread that runs it.
+        """Stop this team at a signal that arrives in the block, if the main thread runs it.
 
-        A signal from before, whose handler was called already, may stop it once, too.
+        An earlier signal, whose handler has been called already, may stop it once too.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -47,10 +46,10 @@ class _Watcher:
             self._team = before
 
     def _listen(self) -> None:
-        """Have signals told to the thread below, unless somebody else listens (a running asyncio loop, say).
+        """Direct signals to the thread below, unless someone else listens (a running asyncio loop, say).
 
-        Called before every run: whoever listened in between (asyncio, prompt_toolkit)
-        leaves nothing behind when he goes.
+        Called before every run, because others (asyncio, prompt_toolkit) reset the
+        descriptor when they stop listening.
         """
         if self._sockets is None:
             ours, theirs = socket.socketpair()

@@ -1,9 +1,8 @@
 """Compiled kernels: from a name to a function that can be called.
 
-Nothing here imports numba.  Kernels that are stored (see ``store``) are mapped into
-memory, which takes milliseconds.  Missing ones are compiled by child processes (see
-``compile``), which give the object code back; of several programs that miss the same
-kernels one compiles them, and the others wait.
+Nothing here imports numba.  Stored kernels (see ``store``) are loaded in milliseconds.
+Missing ones are compiled by child processes (see ``compile``), which return the object
+code; if several programs miss the same kernels, one compiles them and the others wait.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ class KernelLibrary:
                 self._build(missing, progress or _no_progress)
 
     def _not_loaded(self, names: Iterable[str]) -> list[str]:
-        """Load kernels from where they are stored; returns those that are nowhere."""
+        """Load the kernels that are stored; returns the others."""
         wanted = [name for name in dict.fromkeys(names) if name not in self._addresses]
         stores = readable_stores() if wanted else []
         return [name for name in wanted if not any(self._load(store, name) for store in stores)]
 
     def _build(self, names: list[str], progress: Progress) -> None:
-        """Compile kernels, or wait for another process that does."""
+        """Compile kernels, or wait for another process that is compiling them."""
         store = writable_store()
         with _building(store, names, self.level, progress):
             missing = self._not_loaded(names)
@@ -77,7 +76,7 @@ class KernelLibrary:
             self._link(name, code)
 
     def renew_lock(self) -> None:
-        """In a forked child, whose parent may have held it."""
+        """Replace the lock in a forked child, where its holder may not exist."""
         self._lock = threading.Lock()
 
     def address(self, name: str) -> int:
@@ -113,7 +112,7 @@ def _library(level: str) -> KernelLibrary:
 
 
 def _renew_locks() -> None:
-    """In a forked child: a thread that was loading kernels did not come along, its lock did."""
+    """In a forked child, where a thread that was loading kernels does not exist but its lock does."""
     for library in _libraries.values():
         library.renew_lock()
 
@@ -136,7 +135,7 @@ def _new_engine() -> Any:
 
 
 class _Keeper:
-    """Object code as it comes from the compilers: stored where that can be, and in memory in any case."""
+    """Collects object code from the compilers: in memory, and in the store if that is possible."""
 
     def __init__(self, store: ObjectStore | None, level: str) -> None:
         self.codes: dict[str, bytes] = {}
@@ -144,7 +143,7 @@ class _Keeper:
         self._problem: tuple[Path, str] | None = None
 
     def keep(self, name: str, code: bytes) -> None:
-        """Take a kernel; a disk that is full by now is no reason to stop."""
+        """Take a kernel; a full disk does not stop the compilation."""
         self.codes[name] = code
         if self._store is None or self._problem is not None:
             return
@@ -162,13 +161,13 @@ class _Keeper:
 
 @contextmanager
 def _building(store: ObjectStore | None, names: list[str], level: str, progress: Progress) -> Iterator[None]:
-    """Alone among the processes that compile for a level into a store; shows how far another is meanwhile."""
+    """Hold a store's lock for a level; meanwhile show the progress of the process that holds it."""
     with ExitStack() as stack:
         if store is not None:
             paths = [store.path(name, level) for name in names]
             lock = store.folder / f".{paths[0].parent.name}.lock"
             waiting = partial(_show_how_far, paths, progress)
-            with suppress(OSError):  # where no lock can be made, several may compile the same
+            with suppress(OSError):  # without locks several processes may compile the same kernels
                 stack.enter_context(folder_lock(lock, waiting))
         yield
 
@@ -186,7 +185,7 @@ class _Compiler:
 
     def __init__(self, level: str) -> None:
         self._process = _start_child(level)
-        # The last lines it complained with; a pipe that nobody empties would stop it.
+        # the last lines of its stderr; a pipe that nobody empties would block it
         self._complaints: deque[bytes] = deque(maxlen=_COMPLAINT_LINES)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -195,11 +194,11 @@ class _Compiler:
         assert self._process.stderr
         try:
             self._complaints.extend(iter(lambda: self._process.stderr.readline(10_000), b""))  # type: ignore[union-attr]
-        except (OSError, ValueError):  # closed meanwhile
+        except (OSError, ValueError):  # closed in the meantime
             pass
 
     def compile(self, name: str) -> bytes | None:
-        """A kernel's object code, None where the process failed over it."""
+        """A kernel's object code, None if the process failed."""
         process = self._process
         assert process.stdin
         assert process.stdout
@@ -213,7 +212,7 @@ class _Compiler:
         return code if code and len(code) == int(size) else None
 
     def why(self) -> str:
-        """Why it ended, in its last words."""
+        """Why it ended: the last line it wrote, or its exit status; empty if it succeeded or still runs."""
         try:
             self._process.wait(5)  # one that has just closed its output is about to exit
         except subprocess.TimeoutExpired:
@@ -297,17 +296,17 @@ def _expected_cost(name: str) -> int:
 def _start_child(level: str) -> subprocess.Popen[bytes]:
     import llmgen
 
-    # what the user told Numba for his own programs is not meant for kernels that are kept
+    # the user's settings of Numba are not meant for kernels that are stored
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
     package_root = str(Path(llmgen.__file__).parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, [package_root, environment.get("PYTHONPATH", "")])
     )
-    # the child must not be hit by the terminal's Ctrl-C: its parent kills it
+    # the terminal's Ctrl-C must not reach the child: the parent kills it
     options: dict[str, Any] = (
         {"start_new_session": True} if os.name == "posix" else {"creationflags": 0x00000200}
     )
-    # -P: a numba.py in the user's current folder is not numba
+    # -P: a numba.py in the current folder must not shadow numba
     command = [sys.executable, "-P", "-m", "llmgen.backends.cpu.runtime.compile", level]
     return subprocess.Popen(
         command,

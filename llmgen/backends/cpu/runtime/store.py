@@ -1,10 +1,10 @@
 """Where the object code of compiled kernels is kept between processes.
 
 A file can never be stale: its name has a hash over the sources of its kernel and the
-versions of numba, llvmlite and Python, its folder's name one over the exact instruction
-set; a file that was cut short or altered fails its checksum.  Object code is code, so only folders are read that
-nobody but the user and the system's administrator can write.  A folder that can be read
-and not written, as in a container, is as good as any while it holds what is needed.
+versions of numba, llvmlite and Python, and its folder's name one over the exact instruction
+set.  A file that was truncated or altered fails its checksum.  Object code is code, so only
+folders are read to which nobody but the user and root can write.  A read-only folder, as in
+a container, is used as long as it has the kernels that are needed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ObjectStore:
         return self.folder / key[:24] / f"{name.replace(':', '.')}-{sources[:24]}.o"
 
     def load(self, name: str, level: str) -> bytes | None:
-        """Object code, or None where there is none that can be trusted."""
+        """Object code, or None if there is none that can be trusted."""
         try:
             data = self.path(name, level).read_bytes()
         except OSError:
@@ -52,7 +52,7 @@ class ObjectStore:
     def save(self, name: str, level: str, code: bytes) -> None:
         """Store object code; another process sees all of it or nothing.  Raises OSError."""
         path = self.path(name, level)
-        # each by itself: parents=True would make it for all to read
+        # one by one, since parents=True would make the parents readable by everyone
         for folder in (self.folder, path.parent):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with replacing(path) as file:
@@ -60,7 +60,7 @@ class ObjectStore:
 
 
 def readable_stores() -> list[ObjectStore]:
-    """The stores that are there and can be trusted, the user's own first."""
+    """The stores that exist and can be trusted, the user's own first."""
     return [
         ObjectStore(folder)
         for folder, follow in ((_users_folder(), True), (_fallback_folder(), False))
@@ -69,9 +69,9 @@ def readable_stores() -> list[ObjectStore]:
 
 
 def writable_store() -> ObjectStore | None:
-    """The user's store; where that cannot be written, one in the temporary folder, with a warning.
+    """The user's store; if it cannot be written, one in the temporary folder, with a warning.
 
-    None, with a warning, where neither can.
+    None, with a warning, if neither can be written.
     """
     wanted, fallback = _users_folder(), _fallback_folder()
     problem = _prepare(wanted, follow=True)
@@ -86,7 +86,7 @@ def writable_store() -> ObjectStore | None:
 
 
 def warn_not_kept(where: str) -> None:
-    """Say that kernels could not be stored, and what that costs."""
+    """Warn that kernels could not be stored, and say what to do."""
     _warn(
         f"cannot keep compiled kernels in {where}; they will be compiled again at the next start, "
         "so free some space, or set LLMGEN_CACHE to a folder that can be written"
@@ -118,12 +118,12 @@ def _fallback_folder() -> Path:
 
 
 def _status(folder: Path, follow: bool) -> os.stat_result:
-    """What is there; anybody can put a link into the temporary folder, which is not followed."""
+    """The folder's status; links are not followed in the temporary folder, where anyone can place them."""
     return folder.stat() if follow else folder.lstat()
 
 
 def _is_trusted(folder: Path, follow: bool) -> bool:
-    """Whether nobody but this user and the administrator could have put a file there."""
+    """Whether only this user and root could have put a file there."""
     try:
         status = _status(folder, follow)
     except OSError:
@@ -136,7 +136,7 @@ def _is_trusted(folder: Path, follow: bool) -> bool:
 
 
 def _prepare(folder: Path, follow: bool) -> str | None:
-    """Make a folder that only this user can write; returns why that cannot be."""
+    """Make a folder that only this user can write; returns the reason if that fails."""
     try:
         if follow:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def _prepare(folder: Path, follow: bool) -> str | None:
             return "it is a link or a file"
         if hasattr(os, "getuid"):
             if status.st_uid != os.getuid():
-                return "it belongs to someone else"
+                return "it belongs to another user"
             if status.st_mode & _OTHERS_WRITE:
                 _empty(folder)
             if status.st_mode & 0o077:
@@ -160,7 +160,7 @@ def _prepare(folder: Path, follow: bool) -> str | None:
 
 
 def _empty(folder: Path) -> None:
-    """Remove what others could have put there."""
+    """Remove everything that others could have put there."""
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -32,7 +32,7 @@ class _Block:
 
     def start_worker(self, work: Any) -> None:
         thread = len(self.workers) + 1
-        # the thread holds the block, so its memory outlives whoever forgets the team
+        # the thread refers to the block, so its memory outlives the team
         worker = threading.Thread(
             target=lambda: work(self.address, thread), name=f"llmgen-{thread}", daemon=True
         )
@@ -40,7 +40,7 @@ class _Block:
         self.workers.append(worker)
 
     def dismiss(self, dismiss: Any) -> None:
-        """Send the workers home and wait for them; no job may be running."""
+        """End the workers and wait for them; no job may be running."""
         if self.workers and self.pid == os.getpid():
             dismiss(self.address, self.n_threads)
             for worker in self.workers:
@@ -52,8 +52,8 @@ class ThreadTeam:
     """N threads that run programs together; the caller's thread is number 0.
 
     Workers are started with the first job that needs them.  After a fork the child
-    has no workers: it starts its own.  A team that is forgotten, and every team at
-    exit, sends its workers home.
+    has no workers and starts its own.  Workers end when the team is garbage collected,
+    and at exit.
     """
 
     def __init__(self, n_threads: int, library: KernelLibrary) -> None:
@@ -74,9 +74,9 @@ class ThreadTeam:
         self._finalizer.atexit = False  # _close_all comes first, while threads can still be joined
 
     def run(self, table: int, table_bytes: int, n_steps: int, n_threads: int) -> bool:
-        """Run one table per thread; False when ``stop`` ended it early.  Raises Interrupted on a closed team."""
+        """Run one table per thread; False if ``stop`` ended it early.  Raises Interrupted on a closed team."""
         if self._block.pid != os.getpid():
-            self._lock = threading.Lock()  # whoever held it did not come along
+            self._lock = threading.Lock()  # its holder may not exist in the child
             self._finalizer.detach()
             self._new_block()
         with self._lock:
@@ -96,13 +96,13 @@ class ThreadTeam:
         self._block.memory[self._stop_word] = 0
 
     def long_waits(self) -> int:
-        """How often, since it was last asked, thread 0 gave up its processor at a barrier."""
+        """How often thread 0 yielded its processor at a barrier since the last call."""
         waits = int(self._block.memory[self._waits_word])
         self._block.memory[self._waits_word] = 0
         return waits
 
     def close(self) -> None:
-        """Stop a running job, send the workers home and wait for them."""
+        """Stop a running job, end the workers and wait for them."""
         self._closed = True
         if self._block.pid != os.getpid():
             return
@@ -119,5 +119,5 @@ def _close_all() -> None:
         team.close()
 
 
-# workers run outside the interpreter: they must be gone before it is torn down
+# workers run outside the interpreter: they must end before it is torn down
 threading._register_atexit(_close_all)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""How many threads to use, and what the operating system calls them."""
+"""How many threads to use, and the system calls that they need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _allowed_cpus() -> set[int]:
 
 
 def _core_of(cpu: int) -> object:
-    """What identifies the physical core of a logical CPU."""
+    """An identifier of the physical core of a logical CPU."""
     base = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
     try:
         return (base / "physical_package_id").read_text(), (base / "core_id").read_text()
@@ -30,7 +30,7 @@ def _core_of(cpu: int) -> object:
 
 
 def usable_cores() -> int:
-    """Physical cores that this process may use: affinity and the control group's quota are honoured."""
+    """Physical cores that this process may use, by its affinity and its control groups' quota."""
     cpus = _allowed_cpus()
     cores = len({_core_of(cpu) for cpu in cpus}) or 1
     quota = cgroup.cpu_quota()
@@ -50,7 +50,7 @@ def default_threads() -> int:
 
 
 def register_system_calls(add_symbol: Callable[[str, int], None]) -> None:
-    """Give compiled code the two calls it needs: give up the processor, and sleep for microseconds."""
+    """Register the two calls that compiled code needs: yield the processor, and sleep for microseconds."""
 
     def address(function: object) -> int:
         value = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def register_system_calls(add_symbol: Callable[[str, int], None]) -> None:
     if os.name == "nt":
         kernel32 = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
         add_symbol("llmgen_yield", address(kernel32.SwitchToThread))
-        # Sleep takes milliseconds; asked for 50 it still parks a thread, only longer
+        # Sleep takes milliseconds, so a thread that asks for 50 us sleeps longer
         add_symbol("llmgen_sleep", address(kernel32.Sleep))
         return
     libc = ctypes.CDLL(None)

@@ -214,7 +214,7 @@ def test_a_folder_of_someone_else_is_not_trusted(
     put(code)
     os.chown(root / "kernels", 12345, -1)
     assert readable_stores() == []
-    with pytest.warns(UserWarning, match="belongs to someone else"):
+    with pytest.warns(UserWarning, match="belongs to another user"):
         written = writable_store()
     assert written is not None
     assert written.folder != root / "kernels"
