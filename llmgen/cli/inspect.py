@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import EngineOptions, model_options
+from llmgen.cli.common.options import EngineOptions, JsonOption, model_options
 from llmgen.cli.terminal.output import count, facts, print_json, shorten, size, table
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def command(
     model: ModelArgument,
     tensors: Annotated[bool, typer.Option("--tensors", help="List the tensors too.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: JsonOption = False,
     *,
     engine: EngineOptions,
 ) -> None:

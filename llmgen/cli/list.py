@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from llmgen import hub
+from llmgen.cli.common.options import JsonOption
 from llmgen.cli.terminal.output import note, print_json, size, table
 from llmgen.errors import LLMGenError
 from llmgen.visible import visible
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Show the models that are here by name, and the known ones that can be fetched."""
     folder = hub.models_folder()

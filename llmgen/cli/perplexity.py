@@ -11,7 +11,7 @@ import typer
 
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions
+from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions, JsonOption, KVTypeOption
 from llmgen.cli.common.texts import text_in
 from llmgen.cli.terminal.output import note, print_json
 from llmgen.cli.terminal.progress import Bar
@@ -46,11 +46,8 @@ def command(
             "-t", "--threads", help="Threads.", show_default="usable physical cores", envvar=THREADS_VARIABLE
         ),
     ] = None,
-    kv_type: Annotated[
-        str | None,
-        typer.Option("--kv-type", metavar="f16|f32", help="Type of the KV cache.", show_default="f16"),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    kv_type: KVTypeOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Print the mean negative log-likelihood and the perplexity of a text, with one standard error.
 

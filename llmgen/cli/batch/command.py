@@ -21,10 +21,10 @@ from llmgen.cli.common.interrupts import Stop, noted
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
-from llmgen.cli.common.templates import TemplateOption, find_template
+from llmgen.cli.common.templates import SystemOption, TemplateOption, refuse_beside_raw, template_for_prompts
 from llmgen.cli.terminal.output import note, say
 from llmgen.cli.terminal.progress import Bar
-from llmgen.errors import LLMGenError, UsageError
+from llmgen.errors import LLMGenError
 from llmgen.sampling.params import SamplingParams
 from llmgen.visible import visible
 
@@ -53,7 +53,7 @@ def command(
     slots: Annotated[
         int, typer.Option("--slots", min=1, max=8, help="Answers computed at the same time.")
     ] = 8,
-    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")] = None,
+    system: SystemOption = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Complete texts as they stand, without the chat template.")
     ] = False,
@@ -78,16 +78,12 @@ def command(
     OUT.jsonl appears when all is done. Until then the answers are in OUT.jsonl.part: after
     an interruption the same command goes on from there.
     """
-    for flag, value in (("--system", system), ("--template", template)):
-        if raw and value is not None:
-            raise UsageError(f"{flag} needs the chat template that --raw leaves out; give one of them")
+    refuse_beside_raw(raw, system, template)
     with closing(Source(source)) as lines:
         target = file_target(output, lines, restart, overwrite)
         total = lines.count()  # before the model is loaded, which takes longer
         path = model_path(model)
-        chat = None if raw else find_template(path, template)
-        if chat is None and system is not None:
-            raise UsageError("--system needs a chat template, and this model has none; leave --system out")
+        chat = template_for_prompts(path, template, raw, system)
         with open_llm(path, engine, chat) as llm:
             if chat is None and not raw:
                 note("this model has no chat template, so texts are completed as they stand")

@@ -15,7 +15,7 @@ from llmgen.cli.bench.report import Format, Report, report_for
 from llmgen.cli.common.config import configurable
 from llmgen.cli.common.loading import compiling
 from llmgen.cli.common.models import complete_model, model_path
-from llmgen.cli.common.options import THREADS_VARIABLE
+from llmgen.cli.common.options import THREADS_VARIABLE, KVTypeOption
 from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.progress import Bar
 from llmgen.errors import LLMGenError, UsageError
@@ -80,10 +80,7 @@ def command(
             envvar=THREADS_VARIABLE,
         ),
     ] = None,
-    kv_type: Annotated[
-        str | None,
-        typer.Option("--kv-type", metavar="f16|f32", help="Type of the KV cache.", show_default="f16"),
-    ] = None,
+    kv_type: KVTypeOption = None,
     no_kv_cache: Annotated[
         bool,
         typer.Option("--no-kv-cache", help="Generate by recomputing the whole prefix for each token."),

@@ -16,7 +16,7 @@ from llmgen.cli.common.interrupts import noted
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
-from llmgen.cli.common.templates import TemplateOption, find_template
+from llmgen.cli.common.templates import SystemOption, TemplateOption, find_template
 from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.plain import WrapOption
 from llmgen.errors import UsageError
@@ -63,7 +63,7 @@ def talk(
         list[Path] | None,
         typer.Option("--file", "-f", metavar="FILE", help="A text file for the first message (repeatable)."),
     ] = None,
-    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")] = None,
+    system: SystemOption = None,
     template: TemplateOption = None,
     think: Annotated[
         Think, typer.Option("--think", help="A model's thoughts; off asks the template for none.")

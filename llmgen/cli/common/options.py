@@ -27,6 +27,11 @@ from llmgen.errors import UsageError
 from llmgen.sampling.params import OTHER_NAMES, Option, SamplingParams, option_named, option_table
 
 THREADS_VARIABLE = "LLMGEN_THREADS"
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+KVTypeOption = Annotated[
+    str | None,
+    typer.Option("--kv-type", metavar="f16|f32", help="Type of the KV cache.", show_default="f16"),
+]
 
 _SHORT = {"max_tokens": "-n"}
 _METAVAR = {

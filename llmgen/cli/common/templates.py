@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgen.cli.terminal.output import note
+from llmgen.errors import UsageError
 from llmgen.visible import visible
 
 if TYPE_CHECKING:
@@ -24,6 +25,29 @@ TemplateOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+SystemOption = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")]
+
+
+def refuse_beside_raw(raw: bool, system: str | None, choice: str | None) -> None:
+    """Refuse what needs the template that ``--raw`` leaves out.  Raises UsageError."""
+    for flag, value in (("--system", system), ("--template", choice)):
+        if raw and value is not None:
+            raise UsageError(f"{flag} needs the chat template that --raw leaves out; give one of them")
+
+
+def template_for_prompts(
+    path: Path, choice: str | None, raw: bool, system: str | None
+) -> ChatTemplate | None:
+    """The template for a command's prompts; None where they are completed as they stand.
+
+    Raises UsageError where a system message would get lost.
+    """
+    chat = None if raw else find_template(path, choice)
+    if chat is None and system is not None:
+        raise UsageError("--system needs a chat template, and this model has none; leave --system out")
+    return chat
 
 
 def find_template(path: Path, choice: str | None) -> ChatTemplate | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmgen.cli.common import exits
@@ -28,9 +29,13 @@ Head = Callable[["GenerationResult"], dict[str, Any]]
 """What the JSON of an answer begins with."""
 
 
-def no_head(result: GenerationResult) -> dict[str, Any]:
-    """Nothing before the answer."""
-    return {}
+@dataclass(frozen=True)
+class Form:
+    """How answers are printed."""
+
+    json: bool
+    head: Head
+    wraps: bool
 
 
 def print_samples(
@@ -38,9 +43,7 @@ def print_samples(
     ids: list[int],
     sampling: SamplingParams,
     n: int,
-    json: bool,
-    head: Head = no_head,
-    wraps: bool = True,
+    form: Form,
 ) -> int:
     """Print ``n`` answers with the seeds s, s + 1, ... in that order; returns the exit code.
 
@@ -75,20 +78,20 @@ def print_samples(
         interrupted = True
     finally:
         clear()
-        _print([results[i] for i in sorted(results)], json, head, wraps)
+        _print([results[i] for i in sorted(results)], form)
         note_cuts(list(results.values()), llm.n_ctx)
-        if results and sampling.seed is None and not sampling.greedy and not json:
+        if results and sampling.seed is None and not sampling.greedy and not form.json:
             note(f"seeds {seed} to {seed + max(results)}")
     reasons = [result.finish_reason for result in results.values()]
     return exits.INTERRUPTED if interrupted else exits.exit_code(reasons)
 
 
-def _print(results: list[GenerationResult], json: bool, head: Head, wraps: bool) -> None:
-    if json:
+def _print(results: list[GenerationResult], form: Form) -> None:
+    if form.json:
         if results:
             print_json(
                 {
-                    **head(results[0]),
+                    **form.head(results[0]),
                     **results[0].as_dict(),
                     "samples": [result.as_dict() for result in results],
                 }
@@ -97,7 +100,7 @@ def _print(results: list[GenerationResult], json: bool, head: Head, wraps: bool)
     for i, result in enumerate(results):
         if i:
             sys.stdout.write(f"{SEPARATOR}\n")
-        print_answer(result.text, wraps)
+        print_answer(result.text, form.wraps)
 
 
 def print_beams(
@@ -105,9 +108,7 @@ def print_beams(
     ids: list[int],
     sampling: SamplingParams,
     options: BeamOptions,
-    json: bool,
-    head: Head = no_head,
-    wraps: bool = True,
+    form: Form,
 ) -> int:
     """Print the best answer of a beam search, with ``json`` all of them; returns the exit code.
 
@@ -120,23 +121,23 @@ def print_beams(
         search.run()
     except KeyboardInterrupt:
         if search.found:
-            _print_found(search.found, json, head, wraps)
+            _print_found(search.found, form)
         return exits.INTERRUPTED
     except BaseException:
         clear()
         if any(beam.result.token_ids for beam in search.found):
-            _print_found(search.found, json, head, wraps)
+            _print_found(search.found, form)
         raise
     clear()
-    _print_found(search.found, json, head, wraps)
+    _print_found(search.found, form)
     note_cuts([beam.result for beam in search.found[:1]], llm.n_ctx)
     return exits.exit_code([beam.result.finish_reason for beam in search.found[:1]])
 
 
-def _print_found(found: list[Beam], json: bool, head: Head, wraps: bool) -> None:
-    if json:
+def _print_found(found: list[Beam], form: Form) -> None:
+    if form.json:
         print_json(
-            {**head(found[0].result), **found[0].as_dict(), "beams": [beam.as_dict() for beam in found]}
+            {**form.head(found[0].result), **found[0].as_dict(), "beams": [beam.as_dict() for beam in found]}
         )
     else:
-        print_answer(found[0].result.text, wraps)
+        print_answer(found[0].result.text, form.wraps)

@@ -19,9 +19,15 @@ from llmgen.cli.common.endings import note_cuts
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
-from llmgen.cli.common.templates import TemplateOption, find_template, fitted
+from llmgen.cli.common.templates import (
+    SystemOption,
+    TemplateOption,
+    fitted,
+    refuse_beside_raw,
+    template_for_prompts,
+)
 from llmgen.cli.common.texts import as_message, piped_text, read_text, typed_text, with_documents
-from llmgen.cli.run.answers import Head, print_beams, print_samples
+from llmgen.cli.run.answers import Form, Head, print_beams, print_samples
 from llmgen.cli.run.manifest import head, perform
 from llmgen.cli.terminal.output import note, print_json
 from llmgen.cli.terminal.plain import WrapOption, answer_writer
@@ -55,7 +61,7 @@ def command(
             help="A text file to put before the prompt, or as it (repeatable).",
         ),
     ] = None,
-    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")] = None,
+    system: SystemOption = None,
     system_file: Annotated[
         Path | None, typer.Option("--system-file", metavar="FILE", help="The system message from a file.")
     ] = None,
@@ -112,9 +118,7 @@ def command(
             raise UsageError("--system and --system-file both give the system message; give one of them")
         system = as_message(read_text(system_file))
     search = _search(beams, length_penalty, early_stopping, samples, prompt_cache)
-    for flag, value in (("--system", system), ("--template", template)):
-        if raw and value is not None:
-            raise UsageError(f"{flag} needs the chat template that --raw leaves out; give one of them")
+    refuse_beside_raw(raw, system, template)
     if sampling.logprobs is not None and not json:
         raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
     hub.find(model)  # refuses before stdin is read, where model_path might also download
@@ -127,13 +131,11 @@ def command(
         return
     text = _prompt(prompt, file or [], ignores_stdin, raw)
     path = model_path(model)
-    chat = None if raw else find_template(path, template)
-    if chat is None and system is not None:
-        raise UsageError("--system needs a chat template, and this model has none; leave --system out")
+    chat = template_for_prompts(path, template, raw, system)
     if chat is not None and parse_special:
         raise UsageError("--parse-special is for raw prompts, since a message's text is data; add --raw")
     with open_llm(path, engine, chat) as llm:
-        begin = functools.partial(head, given, llm, sampling)
+        form = Form(json, functools.partial(head, given, llm, sampling), wrap)
         if chat is None:
             if not raw:
                 note("this model has no chat template, so the text is completed as it stands")
@@ -145,11 +147,11 @@ def command(
                 ids = llm.encode_chat(fitted(chat, _messages(system, text)))
             sampling = sampling.with_(stop=(*sampling.stop, *chat.stops))
         if search is not None:
-            raise typer.Exit(print_beams(llm, ids, sampling, search, json, begin, wrap))
+            raise typer.Exit(print_beams(llm, ids, sampling, search, form))
         if samples > 1:
-            raise typer.Exit(print_samples(llm, ids, sampling, samples, json, begin, wrap))
+            raise typer.Exit(print_samples(llm, ids, sampling, samples, form))
         with _stream(llm, ids, sampling, prompt_cache) as stream:
-            result = _print_json(stream, begin) if json else _print_text(stream, wrap)
+            result = _print_json(stream, form.head) if json else _print_text(stream, wrap)
         if stats:
             _note_stats(result)
         else:

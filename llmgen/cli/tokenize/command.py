@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgen.cli.common.models import ModelArgument, model_path
+from llmgen.cli.common.options import JsonOption
 from llmgen.cli.common.templates import TemplateOption, fitted, template_in
 from llmgen.cli.common.texts import piped_text
 from llmgen.cli.terminal.output import generated, print_json
@@ -47,7 +48,7 @@ def command(
     ] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Only the ids, on one line.")] = False,
     count: Annotated[bool, typer.Option("--count", help="Only the number of tokens.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Show the tokens of a text: each id with the piece of text it stands for.
 
