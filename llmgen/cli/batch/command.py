@@ -123,7 +123,7 @@ class _Run:
     started: float = field(default_factory=time.perf_counter)
 
     def run(self, source: Source, slots: int, total: int) -> int:
-        """Answer what has no answer yet; returns the exit code."""
+        """Answer the lines that have no answer yet; returns the exit code."""
         is_done = False
         try:
             with noted() as cancel, cancel.raising_when_repeated():
@@ -148,11 +148,11 @@ class _Run:
         return exits.FAILED if self.failed else exits.exit_code(self.finish_reasons)
 
     def _requests(self, source: Source, cancel: Stop) -> Iterator[Request]:
-        """The requests of the lines that are to be done; bad lines are answered at once."""
+        """The requests for the lines without an answer; bad lines get their error at once."""
         from llmgen.engine import Request
 
         for line in source.lines():
-            if cancel.is_set():  # there may be many lines without a request
+            if cancel.is_set():  # many lines may come without a request
                 return
             self.unanswered += 1
             ending = self.sink.known(line)
@@ -169,7 +169,7 @@ class _Run:
         self.exhausted = True
 
     def _take(self, answer: Answer) -> None:
-        """Keep an answer; one that an interruption ended is for the next run."""
+        """Keep an answer; one that was interrupted is left to the next run."""
         line: Line = answer.request.key
         if answer.error is not None:
             self._fail(line, answer.error, {} if answer.result is None else answer.result.as_dict())
@@ -208,7 +208,7 @@ class _Run:
         self.bar.update(self.answers, note or f"{rate:.1f} tokens/s")
 
     def _note(self) -> None:
-        """What came of it, on stderr."""
+        """A summary on stderr."""
         seconds = time.perf_counter() - self.started
         failed = f" ({self.failed} failed)" if self.failed else ""
         rate = self.tokens / max(seconds, 1e-9)

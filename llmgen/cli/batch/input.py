@@ -1,9 +1,9 @@
-"""The lines of a batch's input: from JSON to requests, and a sentence about each that is wrong.
+"""The lines of a batch's input: from JSON to requests, or an error for each bad line.
 
 A line is a text (the prompt), or an object with ``prompt`` (a text or a list of token
 ids) or ``messages``, with ``system``, ``id`` (anything; it comes back with the answer),
 what the chat template reads (``tools``, ``documents``, ``template_kwargs``), and any
-sampling option, which holds for this line only.  OpenAI's names will do as well.
+sampling option, which holds for this line only.  OpenAI's names work too.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _NEEDLESS: dict[str, tuple[Any, str]] = {
     "n": (1, "several answers are as many lines"),
     "stream": (False, "a line's answer is written when it is complete"),
 }
-"""Keys of OpenAI's of which one value asks for what is done anyway, and why no other one is taken."""
+"""OpenAI keys that may only have the value that is implied anyway, and why."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the input that is not blank: its number from 0, its hash, its bytes."""
+    """A non-blank line of the input: its number from 0, its hash, its bytes."""
 
     number: int
     digest: str
@@ -55,19 +55,19 @@ class Line:
 
 
 class Source:
-    """The input, opened once: a file as it is now, or what a pipe (``-`` is stdin) holds, read to its end first.
+    """The input, opened once: a file as it is now, or a pipe (``-`` is stdin), which is read to its end first.
 
-    A line may have up to 16 MB, and a pipe up to 1 GB, so that one without an end fills no disk.
+    A line may have up to 16 MB, and a pipe up to 1 GB, so that an endless one does not fill the disk.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError where it cannot be read, LLMGenError where a pipe's content cannot be kept."""
+        """Raises OSError if it cannot be read, LLMGenError if a pipe's content cannot be stored."""
         is_stdin = str(path) == "-"
         self.name = "stdin" if is_stdin else str(path)
         self._file: BinaryIO = sys.stdin.buffer if is_stdin else open(path, "rb")
         self._start, self._size = 0, _plain_size(self._file)
         if self._size:
-            self._start = self._file.tell()  # stdin may have been read by somebody before
+            self._start = self._file.tell()  # part of stdin may have been read already
             return
         with self._file as pipe:
             self._file = self._kept(pipe)
@@ -76,14 +76,14 @@ class Source:
     def lines(self) -> Iterator[Line]:
         """The lines that are not blank; ``number`` counts them all, as an editor does.
 
-        What is added to a file after it was opened is left out.  One iteration at a time.
+        What is added to the file after it was opened is left out.  One iteration at a time.
         """
         for number, data in enumerate(self._split()):
             if content := data.strip():
                 yield Line(number, line_hash(content), data)
 
     def count(self) -> int:
-        """How many lines there are that are not blank."""
+        """The number of non-blank lines."""
         return sum(1 for data in self._split() if data.strip())
 
     def is_at(self, path: Path) -> bool:
@@ -95,7 +95,7 @@ class Source:
         self._file.close()
 
     def _kept(self, pipe: BinaryIO) -> BinaryIO:
-        """A pipe's content in a file without a name, because it is read more than once."""
+        """A pipe's content in an unnamed file, because it is read more than once."""
         n_bytes = unfinished = 0
         try:
             file: BinaryIO = tempfile.TemporaryFile()
@@ -119,7 +119,7 @@ class Source:
         return file
 
     def _split(self) -> Iterator[bytes]:
-        """All lines, without byte order marks: files that are put together may have one anywhere."""
+        """All lines, without byte order marks, which concatenated files may have anywhere."""
         self._file.seek(self._start)
         left, number = self._size - self._start, 0
         while data := self._file.readline(min(_MOST_BYTES + 1, left)):
@@ -133,13 +133,13 @@ class Source:
 
 
 def _plain_size(file: BinaryIO) -> int:
-    """The bytes of a file; 0 for pipes and devices (some of which have no end), and where nobody knows."""
+    """The bytes of a regular file; 0 for pipes and devices, some of which have no end."""
     found = os.fstat(file.fileno())
     return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def identity(line: Line) -> dict[str, Any]:
-    """What an answer's line begins with: the input line's number from 1, and its id where it has one."""
+    """What an answer's line begins with: the input line's number from 1, and its id if it has one."""
     found: dict[str, Any] = {"line": line.number + 1}
     try:
         values = _loaded(line.data)
@@ -153,7 +153,7 @@ def identity(line: Line) -> dict[str, Any]:
 
 @dataclass
 class Reader:
-    """Makes requests of lines: how texts and messages become tokens, and the options of all lines."""
+    """Turns lines into requests, given the options that hold for all lines."""
 
     llm: LLM
     sampling: SamplingParams
@@ -163,7 +163,7 @@ class Reader:
     _said: set[str] = field(default_factory=set)
 
     def parse(self, line: Line) -> tuple[list[int], SamplingParams]:
-        """The prompt's tokens and the options of a line.  Raises LLMGenError with the reason where it is wrong."""
+        """The prompt's tokens and the options of a line.  Raises LLMGenError if the line is wrong."""
         from llmgen.tokenizer import rendering_within
 
         values = _object(line)
@@ -200,15 +200,15 @@ class Reader:
         return self.llm.prompt_ids(self._encode([*briefing, *messages], more)), True
 
     def _encode(self, messages: list[dict[str, Any]], more: dict[str, Any]) -> list[int]:
-        """The conversation's tokens; what its template changes is told once, not with every line."""
-        template = self.llm.chat_template  # under --raw it serves messages, though not texts
+        """The conversation's tokens; what the template changes is mentioned once, not for every line."""
+        template = self.llm.chat_template  # --raw is for texts; messages still need it
         if template is not None:
             messages = fitted(template, messages, self._said)
         return self.llm.encode_chat(messages, **more)
 
 
 def _options(values: dict[str, Any]) -> dict[str, Any]:
-    """The sampling options of a line; refuses keys that mean nothing or the same."""
+    """The sampling options of a line; refuses unknown keys, and two keys for one option."""
     options: dict[str, Any] = {}
     for key, value in values.items():
         if key in _OWN_KEYS:
@@ -232,7 +232,7 @@ def _options(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_ids(bias: Any) -> Any:
-    """Biases by token: JSON writes ids as texts, so digits are an id, as on the command line."""
+    """Biases by token: JSON keys are strings, so digits are an id, as on the command line."""
     if not isinstance(bias, dict):
         return bias
     return {id_or_text(key): value for key, value in bias.items()}
@@ -272,7 +272,7 @@ def _object(line: Line) -> dict[str, Any]:
 
 
 def _loaded(data: bytes, **options: Any) -> Any:
-    """What a line says.  Raises ValueError; UsageError where it is not UTF-8, or too deep to be written again."""
+    """The value of a line.  Raises ValueError; UsageError where it is not UTF-8, or too deep to be written again."""
     too_deep = UsageError(f"the line is nested too deeply; at most {_DEEPEST} levels were expected")
     try:
         values = json.loads(decoded(data, "the line"), **options)  # of bytes, it would take more than UTF-8
@@ -292,7 +292,7 @@ def _loaded(data: bytes, **options: Any) -> Any:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; a key that is there twice is an error, which JSON leaves open."""
+    """A JSON object; a repeated key, which JSON allows, is an error."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -308,7 +308,7 @@ def _checked_ids(prompt: str | list[Any]) -> str | list[int]:
 
 
 def _is_conversation(messages: object) -> bool:
-    """Whether it has the form; what roles and contents there may be is the template's business."""
+    """Whether these look like messages; the template decides which roles and contents are allowed."""
     return (
         isinstance(messages, list)
         and bool(messages)
@@ -317,5 +317,5 @@ def _is_conversation(messages: object) -> bool:
 
 
 def failure(error: LLMGenError) -> dict[str, Any]:
-    """What an answer's line has in place of an answer."""
+    """What a line has instead of an answer."""
     return {"error": str(error)}

@@ -1,14 +1,14 @@
-"""The file in which a batch keeps its answers until all are there.
+"""The file in which a batch keeps its answers until all are finished.
 
-``OUT.part`` is written in the order in which answers are done, one JSON line each, and
+``OUT.part`` is written in the order in which answers are finished, one JSON line each, and
 each line is on the disk before the next begins.  When every line of the input has its
-answer, OUT is written in the input's order and put in place in one step, and OUT.part
-is removed.  A run that was interrupted leaves OUT.part, from which the next one goes on;
-lines that have an error in place of an answer are tried again.
+answer, OUT is written in the input's order and moved into place in one step, and OUT.part
+is removed.  An interrupted run leaves OUT.part, and the next run continues from it; lines
+with an error instead of an answer are tried again.
 
-The first line tells what the answers depend on (model, options); every other has the
-number of its input line and a hash of it, so that an input that was changed in between
-costs only the changed lines.
+The first line names what the answers depend on (model, options).  Every other line has the
+number of its input line and a hash of it, so that after a change of the input only the
+changed lines are computed again.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _BEGINNING = b'{"llmgen_batch"'
 
 
 def line_hash(line: bytes) -> str:
-    """What an input line is recognized by."""
+    """The hash by which an input line is recognized."""
     return hashlib.sha256(line).hexdigest()[:16]
 
 
 class Journal:
-    """The answers so far: opened anew, or gone on with."""
+    """The answers so far: a new journal, or one that is continued."""
 
     def __init__(
         self, out: Path, depends_on: dict[str, Any], restart: bool = False, overwrite: bool = True
     ) -> None:
-        """``restart`` forgets what is there; without ``overwrite``, OUT must not exist.
+        """``restart`` drops the answers of an earlier run; without ``overwrite``, OUT must not exist.
 
-        Raises UsageError where OUT.part is something else, of other options, or in use; OSError
-        where it cannot be written.
+        Raises UsageError if OUT.part is something else, has other options, or is in use; OSError
+        if it cannot be written.
         """
         self.path = part_of(out)
         self._out = out
-        self._places: dict[int, tuple[int, str, str]] = {}  # input line -> offset, its hash, how it ended
+        self._places: dict[int, tuple[int, str, str]] = {}  # input line -> offset, hash, finish_reason
         self._header = json.loads(json_line({"llmgen_batch": _FORMAT, **depends_on}))
         self._file = self._opened()
         try:
@@ -80,13 +80,13 @@ class Journal:
                 )
             if state == "unsupported" or is_at(file, self.path):
                 return file
-            file.close()  # its last holder has removed it since it was opened
+            file.close()  # another run removed it after it was opened
 
     def _refuse_others(self) -> None:
-        """Refuse a file that no batch has written: somebody may need it."""
+        """Refuse a file that no batch has written: it may be needed."""
         self._file.seek(0)
         found = self._file.read(len(_BEGINNING))
-        if not _BEGINNING.startswith(found):  # the beginning may be all that a killed run wrote
+        if not _BEGINNING.startswith(found):  # a killed run may have written only part of it
             raise UsageError(
                 f"{self.path} is not the journal of a batch, and answers are kept there until all are there;"
                 " move it away, or give another --output"
@@ -97,7 +97,7 @@ class Journal:
         return self.ending(*place) is not None
 
     def ending(self, number: int, digest: str) -> str | None:
-        """The finish_reason of the answer to an input line, or None where it has none."""
+        """The finish_reason of the answer to an input line, or None if it has no answer."""
         _, known, reason = self._places.get(number, (0, "", ""))
         return reason if known == digest else None
 
@@ -123,9 +123,9 @@ class Journal:
         self._file.close()
 
     def _remove(self) -> None:
-        """Remove OUT.part, unless it is not ours any more."""
+        """Remove OUT.part if it is still this run's file."""
         is_ours = is_at(self._file, self.path)
-        if os.name == "nt":  # where an open file cannot be removed; elsewhere the lock holds until it is gone
+        if os.name == "nt":  # an open file cannot be removed there; elsewhere the lock holds until it is gone
             self.close()
         if is_ours:
             self.path.unlink(missing_ok=True)
@@ -137,14 +137,14 @@ class Journal:
             self._file.write(data)
             self._file.flush()
             os.fsync(self._file.fileno())
-        except BaseException:  # a full disk, Ctrl-C: the half line must not spoil one that comes after it
+        except BaseException:  # a full disk, Ctrl-C: half a line must not spoil the next one
             with suppress(OSError):
                 self._cut()
             raise
         self._end += len(data)
 
     def _cut(self) -> None:
-        """Drop what comes after the last whole line."""
+        """Drop everything after the last whole line."""
         os.ftruncate(self._file.fileno(), self._end)
 
     def _answer(self, offset: int) -> dict[str, Any]:
@@ -158,9 +158,9 @@ class Journal:
             ) from None
 
     def _read(self) -> int:
-        """Take note of the answers in the file; returns the end of its last whole line.
+        """Read the answers in the file; returns the end of its last whole line.
 
-        A line that somebody has spoiled costs its own answer only.
+        A damaged line costs only its own answer.
         """
         self._file.seek(0)
         end = 0
@@ -190,12 +190,12 @@ class Journal:
 
 
 def part_of(out: Path) -> Path:
-    """Where the answers are until all are there."""
+    """Where the answers are kept until all are finished."""
     return out.with_name(out.name + ".part")
 
 
 def refuse_existing(out: Path) -> None:
-    """Raises UsageError where OUT is there already."""
+    """Raises UsageError if OUT exists."""
     if out.exists():
         raise UsageError(f"{out} exists; give another name, or --overwrite to replace it")
 
@@ -205,7 +205,7 @@ def _is_answer(record: dict[str, Any]) -> bool:
 
 
 def _records(file: BinaryIO) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    """Each whole line and what it holds; None where that is no JSON object."""
+    """Each whole line and its JSON object, or None if it is not one."""
     for line in file:
         if not line.endswith(b"\n"):
             return

@@ -1,4 +1,4 @@
-"""Where a batch's answers go: a stream, in the input's order; or a file, by way of its journal."""
+"""Where a batch's answers go: to a stream, in the input's order, or through a journal to a file."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from llmgen.visible import visible
 
 
 class Sink(Protocol):
-    """Takes the answers in the order in which they are done."""
+    """Takes answers in the order in which they are finished."""
 
     def known(self, line: Line) -> str | None:
-        """Called with every line in the input's order; how it ended, where it has its answer already."""
+        """Called with every line, in the input's order; returns how it ended if it has its answer already."""
 
     def add(self, line: Line, answer: dict[str, Any]) -> None:
         """Take an answer."""
 
     def partial(self, line: Line, answer: dict[str, Any]) -> None:
-        """Take an answer that an interruption ended."""
+        """Take an answer that was interrupted."""
 
     def finish(self) -> None:
-        """Every line has its answer."""
+        """Called when every line has its answer."""
 
     def close(self) -> None:
-        """Called in the end, whatever happened."""
+        """Called at the end, whatever happened."""
 
     def advice(self) -> str:
-        """What an interrupted run leaves to do, as the end of a sentence."""
+        """What to do after an interruption, as the end of a sentence."""
 
 
 class ToStream:
-    """Writes answers in the input's order, each as soon as those before it are there.
+    """Writes answers in the input's order, each as soon as all earlier ones are written.
 
-    What an interruption finds waiting for an earlier line is written in the end.
+    After an interruption, answers that were waiting for an earlier line are written at the end.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -88,7 +88,7 @@ class ToStream:
 
 
 class ToFile:
-    """Keeps answers in a journal until all are there."""
+    """Keeps answers in a journal until all are finished."""
 
     def __init__(self, output: Path, depends_on: dict[str, Any], restart: bool, overwrite: bool) -> None:
         self._journal = Journal(output, depends_on, restart, overwrite)
@@ -102,7 +102,7 @@ class ToFile:
         self._journal.add(line.number, line.digest, answer)
 
     def partial(self, line: Line, answer: dict[str, Any]) -> None:
-        pass  # it is computed again, whole
+        pass  # it is computed again from the start
 
     def finish(self) -> None:
         self._journal.finish(self._lines)
@@ -115,7 +115,7 @@ class ToFile:
 
 
 def file_target(output: Path | None, source: Source, restart: bool, overwrite: bool) -> Path | None:
-    """The file to write, behind links; None for a stream.  Raises LLMGenError where it cannot be meant or written."""
+    """The file to write, with links resolved; None for a stream.  Raises LLMGenError if it is no usable target."""
     is_stream = output is None or str(output) == "-" or (output.exists() and not output.is_file())
     if is_stream and (restart or overwrite):
         raise UsageError("--restart and --overwrite belong to an --output file; add it, or leave them out")

@@ -125,7 +125,7 @@ def command(
 
         bench_plot.check(plot, all_depths, counts)
     for name in model:
-        hub.find(name)  # refuses before anything is fetched or measured
+        hub.find(name)  # refuse a wrong name before anything is fetched or measured
 
     from llmgen.cli.bench.measure import Plan, Test
 
@@ -153,7 +153,7 @@ def _format(form: Format | None, json: bool, as_csv: bool) -> Format:
 
 
 def _numbers(flag: str, text: str, least: int) -> list[int]:
-    """Read ``0,4096``; what is there twice counts once."""
+    """Read ``0,4096``; a repeated number counts once."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
@@ -167,7 +167,7 @@ def _numbers(flag: str, text: str, least: int) -> list[int]:
 
 
 def _pairs(n_prompt: str | None, n_generate: str | None, both: list[str]) -> list[tuple[int, int]]:
-    """The prompt and generated tokens of each test; the defaults hold where nothing else is asked for."""
+    """The prompt and generated tokens of each test, the defaults included."""
     prompts = _numbers("-p", n_prompt or ("0" if both else _PROMPT), least=0)
     generated = _numbers("-n", n_generate or ("0" if both else _GENERATE), least=0)
     pairs = [*((n, 0) for n in prompts if n), *((0, n) for n in generated if n)]
@@ -183,7 +183,7 @@ def _pairs(n_prompt: str | None, n_generate: str | None, both: list[str]) -> lis
 
 @dataclass
 class _Work:
-    """The tests of all models and thread counts; ``runs`` holds what is done, whatever ends it."""
+    """The tests of all models and thread counts; ``runs`` holds the finished ones, however the work ends."""
 
     plan: Plan
     kv_type: str | None
@@ -191,7 +191,7 @@ class _Work:
     runs: list[Run]
 
     def run(self, todo: list[tuple[Path, int | None]]) -> BaseException | None:
-        """Measure; returns what ended it early: the tests that are done are worth as much then."""
+        """Measure; returns the error that ended it early, since the finished tests are still worth reporting."""
         try:
             for path, threads in todo:
                 self._measure(path, threads)
@@ -202,7 +202,7 @@ class _Work:
         return None
 
     def _measure(self, path: Path, threads: int | None) -> None:
-        """Load the model with so many threads and run every test."""
+        """Load the model with this number of threads and run every test."""
         from llmgen.backends.cpu.model import Model
         from llmgen.cli.bench.measure import Bench
         from llmgen.gguf import GGUFFile
@@ -240,7 +240,7 @@ class _Work:
 
 
 def _begin(path: Path, file: GGUFFile, model: Model, plan: Plan, load_s: float) -> Run:
-    """What is known of a run before its tests."""
+    """A run before its tests."""
     from llmgen.cli.bench.measure import Run
     from llmgen.cli.common.summary import describe_file, quantization_name
 
@@ -259,7 +259,7 @@ def _begin(path: Path, file: GGUFFile, model: Model, plan: Plan, load_s: float) 
 
 
 def _watched(what: str, work: Callable[[], _T]) -> _T:
-    """Do something while a terminal's stderr says what; the line is gone before results are written."""
+    """Run ``work`` with a line on the terminal's stderr, which is removed before results are written."""
     with Bar() as bar:
         bar.say(visible(what))
         return work()

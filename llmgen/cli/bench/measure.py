@@ -1,4 +1,4 @@
-"""The measurements behind ``llmgen bench``; what is printed is decided there.
+"""The measurements of ``llmgen bench``.
 
 Every figure is wall-clock time around public calls of :class:`llmgen.model.Model`.
 """
@@ -29,7 +29,7 @@ _CACHED_STEPS = 20
 
 @dataclass(frozen=True)
 class Test:
-    """One test: ``n_prompt`` tokens in one go, then ``n_generate`` one by one, after ``depth`` others."""
+    """One test: a prompt of ``n_prompt`` tokens, then ``n_generate`` generated ones, after ``depth`` others."""
 
     n_prompt: int
     n_generate: int
@@ -37,7 +37,7 @@ class Test:
 
     @property
     def tokens(self) -> int:
-        """The tokens that count."""
+        """The tokens that are timed."""
         return self.n_prompt + self.n_generate
 
     @property
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def generates(self) -> bool:
-        """Whether some test does nothing but generate with the cache, so that its reading can be told."""
+        """Whether some test only generates, with the cache, so that its memory bandwidth can be computed."""
         return any(self.weights_count(test) for test in self.tests)
 
     @property
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def n_ctx(self) -> int:
-        """The context that the largest of all measurements needs."""
+        """The context that the largest measurement needs."""
         needs = [_WARM_UP_TOKENS + 1, *(test.depth + test.tokens for test in self.tests)]
         if self.details:
             needs += [self.longest_prompt + _SAMPLED_STEPS + 1, _CACHE_TOKENS + _CACHED_STEPS]
@@ -87,8 +87,8 @@ class Plan:
 class Row:
     """A test that was run: its repetitions in tokens per second.
 
-    ``weight_bytes`` is what one token reads of the weights, where that can be told: in
-    a prompt many tokens share one reading.
+    ``weight_bytes`` is how much of the weights one token reads, 0 if unknown: the tokens of
+    a prompt share one pass over them.
     """
 
     test: Test
@@ -102,7 +102,7 @@ class Row:
 
     @property
     def spread(self) -> float | None:
-        """Sample standard deviation of the repetitions; None for one, which has none."""
+        """Sample standard deviation of the repetitions; None if there is only one."""
         return statistics.stdev(self.rates) if len(self.rates) > 1 else None
 
     @property
@@ -115,7 +115,7 @@ class Row:
 class Run:
     """Everything that was measured with one model and one number of threads.
 
-    ``read_rate`` is the machine's, in bytes per second; None where no test is compared with it.
+    ``read_rate`` is the machine's, in bytes per second; None if no test is compared with it.
     """
 
     model: str
@@ -133,11 +133,13 @@ class Run:
 
 
 def read_bandwidth(threads: int, repetitions: int = 3) -> float:
-    """Bytes per second that ``threads`` threads read from memory: the best sum over a large array."""
+    """Bytes per second that ``threads`` threads read from memory: the fastest sum over a large array."""
     free = available_bytes()
     n_bytes = threads * _READ_BYTES if free is None else min(threads * _READ_BYTES, free // 4)
     numbers = np.empty(max(n_bytes // 8, threads), dtype=np.uint64)
-    for part in np.array_split(numbers, 64):  # the system may take its time, and Ctrl-C comes in between
+    for part in np.array_split(
+        numbers, 64
+    ):  # in parts, so that Ctrl-C is noticed while the system maps the memory
         part.fill(1)
     parts = np.array_split(numbers, threads)
     best = 0.0
@@ -150,7 +152,7 @@ def read_bandwidth(threads: int, repetitions: int = 3) -> float:
 
 
 def weight_bytes_per_token(file: GGUFFile) -> int:
-    """Bytes of weights that one generated token reads: all, but of an untied embedding only a row."""
+    """Bytes of weights that one generated token reads: all, but only one row of an untied embedding."""
     total = sum(tensor.nbytes for tensor in file.tensors.values())
     embedding = file.tensors.get("token_embd.weight")
     if embedding is not None and "output.weight" in file.tensors:
@@ -159,7 +161,7 @@ def weight_bytes_per_token(file: GGUFFile) -> int:
 
 
 def token_source(vocab_size: int) -> Callable[[int], list[int]]:
-    """A function that returns n random token ids, the same ones in every run."""
+    """A function that returns n random token ids, the same in every run."""
     generator = random.Random(0)
     return lambda n: [generator.randrange(vocab_size) for _ in range(n)]
 
@@ -188,12 +190,12 @@ class Bench:
         return Row(test, rates, self.weight_bytes if self.plan.weights_count(test) else 0)
 
     def details(self) -> dict[str, float]:
-        """The first token's time, the sampler's share of a step, and a step without the cache."""
+        """The time to the first token, the sampler's share of a step, and a step without the cache."""
         self._release()  # these have caches of their own
         return {**self._first_token_and_sampler(), **self._cache_speedup()}
 
     def _sequence(self) -> Sequence:
-        """The tests' sequence.  With the first, both paths are used once: no test pays for their first touch."""
+        """The tests' sequence.  When it is made, both paths run once, so that no test pays for their first use."""
         if self._seq is None:
             self._seq = self.model.new_sequence()
             self.model.prefill(self._seq, self.tokens(_WARM_UP_TOKENS), logits="last")
@@ -223,7 +225,7 @@ class Bench:
         return test.tokens / (time.perf_counter() - started)
 
     def _fill(self, seq: Sequence, prefix: list[int]) -> None:
-        """Bring the cache to exactly the prefix, by cutting it back where that is possible."""
+        """Make the cache hold exactly the prefix, by truncating it if possible."""
         if 0 < len(prefix) <= seq.length and seq.cut_point(len(prefix)) == len(prefix):
             seq.truncate(len(prefix))
             return
@@ -236,14 +238,14 @@ class Bench:
         self.model.decode([seq], so_far[-1:])
 
     def _step_without_cache(self, seq: Sequence, so_far: list[int]) -> None:
-        """One generated token with nothing remembered: the whole prefix through the prompt path."""
+        """One generated token without the cache: the whole prefix is computed again as a prompt."""
         seq.clear()
         self.model.prefill(seq, so_far, logits="last")
 
     def _cache_speedup(self) -> dict[str, float]:
         """Compare a step with the cache and one that recomputes, both after 256 tokens.
 
-        Returns the median seconds of either and their ratio.
+        Returns the median seconds of each and their ratio.
         """
         prefix = self.tokens(_CACHE_TOKENS)
         steps = min(5, self.plan.repetitions)
@@ -254,7 +256,7 @@ class Bench:
         return {"cached_step_s": cached, "recomputed_step_s": recomputed, "speedup": recomputed / cached}
 
     def _first_token_and_sampler(self) -> dict[str, float]:
-        """Seconds from a prompt to its first token, and what one call of the sampler takes of a step."""
+        """Seconds from a prompt to its first token, and the sampler's share of a step."""
         from llmgen.engine import Sampler, SamplingParams
 
         sampler = Sampler(SamplingParams(seed=0), self.model.config.vocab_size)

@@ -1,4 +1,4 @@
-"""``llmgen bench --plot``: speeds over depth and over threads as a picture, drawn with matplotlib."""
+"""``llmgen bench --plot``: a plot of speed over depth and threads, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PANEL_INCHES = (6.0, 4.0)
 
 
 def check(path: Path, depths: Iterable[int], threads: Iterable[object]) -> None:
-    """Refuse, before anything is measured, a picture that could not be drawn or written."""
+    """Refuse a plot that could not be drawn or written, before anything is measured."""
     if path.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--plot must name a file that ends in {', '.join(_SUFFIXES)}, not {visible(path)}")
     if len(set(depths)) < 2 and len(set(threads)) < 2:
@@ -38,9 +38,9 @@ def check(path: Path, depths: Iterable[int], threads: Iterable[object]) -> None:
 
 
 def draw(path: Path, runs: list[Run]) -> None:
-    """Write the picture: a column of panels for each axis that has several values, a row for each kind of test.
+    """Write the plot: a column of panels for each axis with several values, a row for each kind of test.
 
-    Raises LLMGenError where it cannot be written.
+    Raises LLMGenError if it cannot be written.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def draw(path: Path, runs: list[Run]) -> None:
         for (name, value), panel in zip(axes, line, strict=True):
             _panel(panel, chosen, value)
             panel.set(title=kind, xlabel=name, ylabel="tokens/s")
-    # the same figures give the same file, and the text stays text
+    # the same figures give the same file; text stays text
     settings: Any = {"svg.hashsalt": "llmgen", "svg.fonttype": "none", "text.parse_math": False}
     form = path.suffix.lower().removeprefix(".")
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -75,14 +75,14 @@ _AXES: list[tuple[str, Callable[[Any, Any], int]]] = [
 
 
 def _kind(row: Row) -> str:
-    """Which panel a test belongs to: their speeds differ by an order of magnitude."""
+    """The panel for a test: the speeds of the kinds differ by an order of magnitude."""
     if not row.test.n_generate:
         return "prompt processing"
     return "prompt and generation" if row.test.n_prompt else "generation"
 
 
 def _panel(panel: Axes, points: list[_Point], value: Callable[[Any, Any], int]) -> None:
-    """Lines over one axis; what else differs names the line."""
+    """Draw lines over one axis; the label of a line says what else differs."""
     lines: dict[str, list[_Point]] = {}
     several = len({run.model for run, _ in points}) > 1
     for run, row in points:

@@ -1,4 +1,4 @@
-"""How the results of ``llmgen bench`` are written: a table for people, or a form for programs.
+"""How the results of ``llmgen bench`` are written: a table for people, or a format for programs.
 
 CSV, SQL, JSON lines and Markdown are written a row at a time, as soon as it is measured;
 a table, whose columns are as wide as their cells, and a JSON object come at the end.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """The forms of the output."""
+    """The formats of the output."""
 
     TABLE = "table"
     MD = "md"
@@ -31,25 +31,25 @@ class Format(StrEnum):
 
 
 class Report:
-    """Base of the forms: called with each row when it is there, and once at the end."""
+    """Base of the formats: called with each row as it is measured, and once at the end."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
     def row(self, run: Run, row: Row) -> None:
-        """A test is done."""
+        """Called when a test is done."""
 
     def end(self, runs: list[Run], complete: bool) -> None:
-        """Everything is done, or what there is is all there will be; there is at least one row."""
+        """Called when no more rows will come, with at least one; ``complete``: nothing was cut short."""
 
 
 def report_for(form: Format, plan: Plan) -> Report:
-    """The report of a form."""
+    """The report for a format."""
     return _FORMS[form](plan)
 
 
 def values(run: Run, row: Row) -> dict[str, Any]:
-    """One row as plain values, the same in all the forms for programs; None where there is no figure."""
+    """One row as plain values, the same in all formats for programs; None where there is no figure."""
     from llmgen import __version__
 
     rate, read = row.weight_rate, run.read_rate
@@ -168,7 +168,7 @@ def _escaped(text: str) -> str:
 
 
 def _remarks(run: Run, several: bool) -> list[str]:
-    """The figures that are no test of their own, as far as they were asked for."""
+    """The figures beside the tests, as far as they were requested."""
     lines = []
     who = f"{visible(run.model)}, " if several else ""
     threads = f"{who}{run.threads} thread{'s' if run.threads > 1 else ''}"
@@ -203,7 +203,7 @@ class _JSON(Report):
 
 
 def _as_dict(run: Run) -> dict[str, Any]:
-    """A run with its tests, each without what the run says already."""
+    """A run with its tests, which do not repeat the run's own fields."""
     above = {*_model(run), *_machine(), "version", "threads", "kv_type", "kv_cache", "read_gb_per_s"}
     return {
         **_model(run),
@@ -243,7 +243,7 @@ class _CSV(Report):
 
 
 def _text(value: Any) -> Any:
-    """A value of CSV: numbers with four digits that count, true and false as in JSON, nothing for None."""
+    """A CSV value: four significant digits, true and false as in JSON, empty for None."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.4g}" if isinstance(value, float) else value
@@ -254,7 +254,7 @@ _SQL_TYPES = {bool: "INTEGER", int: "INTEGER", float: "REAL", str: "TEXT"}
 
 
 class _SQL(Report):
-    """A table, unless there is one, and an insertion for each row, in the SQL that SQLite and others read."""
+    """A table, unless it exists, and an INSERT for each row, in SQL that SQLite and others accept."""
 
     _begun = False
 
@@ -269,7 +269,9 @@ class _SQL(Report):
 
 
 def _sql_type(value: Any) -> str:
-    return _SQL_TYPES.get(type(value), "REAL")  # what has no figure here is a measured number elsewhere
+    return _SQL_TYPES.get(
+        type(value), "REAL"
+    )  # a figure that is missing here is a measured number in other rows
 
 
 def _sql_value(value: Any) -> str:

@@ -27,7 +27,7 @@ _AROUND = 30
 
 
 class Format(StrEnum):
-    """What a conversation is exported as."""
+    """The format of an exported conversation."""
 
     md = "md"
     json = "json"
@@ -110,7 +110,7 @@ def search(
 
 
 def _matches(entry: kept.Entry, wanted: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The messages, with their numbers from 1, that hold all the words; all of them where the title does."""
+    """The messages that hold all the words, with their numbers from 1."""
     for at, message in enumerate(entry.messages, 1):
         text = message["content"].casefold()
         if all(word in text for word in wanted):
@@ -120,7 +120,7 @@ def _matches(entry: kept.Entry, wanted: list[str]) -> Iterator[tuple[int, dict[s
 def _excerpt(text: str, wanted: list[str]) -> str:
     """The text around the first of the words."""
     line = " ".join(text.split())
-    # case folding may change the length: then this is not quite the place, but near it
+    # case folding may change the length; the position is close enough
     at = min((place for word in wanted if (place := line.casefold().find(word)) >= 0), default=0)
     start = max(0, at - _AROUND)
     return ("…" if start else "") + shorten(line[start:], 3 * _AROUND)

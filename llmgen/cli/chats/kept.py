@@ -1,8 +1,8 @@
-"""The conversations that are kept by themselves: a file for each, in the user's folder for state.
+"""The conversations that are kept automatically: a file for each, in the user's state folder.
 
-A program that has one open holds a lock beside it, so that two terminals never write the
-same file.  Where the file system has no locks, a file that somebody else has changed is
-found by its size and time, and left alone.
+A program that has one open holds a lock file beside it, so that two terminals never write
+the same conversation.  If the file system has no locks, a file that another program has
+changed is recognized by its size and time, and left alone.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ def chats_folder() -> Path:
 
 
 class KeptFile:
-    """The file of one conversation, which this program alone writes until :meth:`close`."""
+    """The file of one conversation, which only this program writes until :meth:`close`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: BinaryIO | None = None
-        self._left = _signature(path)  # as this program has found or left the file
+        self._left = _signature(path)  # the file as this program found or left it
 
     @classmethod
     def new(cls, piped: bool) -> KeptFile:
-        """For a conversation that begins now; ``piped``: nobody types it.  Nothing is written yet."""
+        """For a conversation that begins now; ``piped``: it comes from a pipe.  Nothing is written yet."""
         now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
         return cls(chats_folder() / f"{now}-{os.getpid()}{_PIPED if piped else ''}.json")
 
     def take(self) -> bool:
-        """Hold the file; False where another program has it open.  Raises OSError."""
+        """Lock the file; False if another program has it open.  Raises OSError."""
         if self._lock is None:
             self._lock = _hold(_lock_path(self.path))
         return self._lock is not None
 
     def adopt(self) -> None:
-        """From here on somebody types this conversation; the file must be held."""
+        """Make a piped conversation one that is typed; the file must be locked."""
         if is_piped(self.path):
             typed = KeptFile(self.path.with_stem(self.path.stem.removesuffix(_PIPED)))
             if not typed.path.exists() and typed.take():
@@ -60,7 +60,7 @@ class KeptFile:
                 self.path, self._lock, self._left = typed.path, typed._lock, _signature(typed.path)
 
     def write(self, content: dict[str, Any]) -> bool:
-        """Write the conversation; False, and nothing is changed, where it is another program's by now.
+        """Write the conversation; False, with nothing changed, if another program has written it since.
 
         Raises LLMGenError and OSError.
         """
@@ -73,28 +73,28 @@ class KeptFile:
         return True
 
     def rename(self, title: str) -> None:
-        """Give the conversation a title; when it was last talked does not change.  The file must be held."""
+        """Give the conversation a title; its time stays the same.  The file must be locked."""
         state = self.path.stat()
         self.write({**store.load(self.path), "title": title})
         os.utime(self.path, ns=(state.st_atime_ns, state.st_mtime_ns))
 
     def discard(self) -> None:
-        """Remove what this program has written: there is nothing left to keep.  Raises OSError."""
+        """Remove the file if only this program has written it.  Raises OSError."""
         if self._left is not None and _signature(self.path) == self._left and self.take():
             self.path.unlink()
             self._left = None
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         if self._lock is not None:
-            with suppress(OSError):  # where an open file cannot be removed, an empty one stays
+            with suppress(OSError):  # if an open file cannot be removed, an empty one stays
                 _lock_path(self.path).unlink()
             self._lock.close()
             self._lock = None
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:
-    """What tells one state of a file from the next; None where there is no file."""
+    """What distinguishes one version of a file from the next; None if there is no file."""
     try:
         state = path.stat()
     except OSError:
@@ -107,7 +107,7 @@ def _lock_path(path: Path) -> Path:
 
 
 def _hold(place: Path) -> BinaryIO | None:
-    """The lock file, held; None where another program has it."""
+    """The lock file, locked; None if another program holds it."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     while True:
         file: BinaryIO = os.fdopen(os.open(place, flags, 0o600), "r+b")
@@ -116,11 +116,11 @@ def _hold(place: Path) -> BinaryIO | None:
             return file
         file.close()
         if state == "taken":
-            return None  # otherwise its last holder has removed it since it was opened
+            return None  # otherwise its last holder removed it after it was opened
 
 
 def is_piped(path: Path) -> bool:
-    """Whether a conversation came from a pipe only."""
+    """Whether a conversation came only from a pipe."""
     return path.stem.endswith(_PIPED)
 
 
@@ -129,25 +129,25 @@ def is_piped(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Entry:
-    """One conversation in the folder; where the file cannot be read, ``error`` says why."""
+    """One conversation in the folder; if the file cannot be read, ``error`` says why."""
 
     path: Path
     changed: datetime
     title: str = ""
     named: bool = False
-    """Whether a person has given the title; else it is the first message."""
+    """Whether the user gave the title; else it is the first message."""
     model: str = ""
     messages: tuple[dict[str, Any], ...] = ()
     error: str = ""
 
     @property
     def id(self) -> str:
-        """What the file is called."""
+        """The file's name without its extension."""
         return self.path.stem
 
 
 def files() -> list[Path]:
-    """The files, the one that was written last first."""
+    """The files, the latest first."""
     found = []
     for path in chats_folder().glob("*.json"):
         with suppress(OSError):  # another program may have removed it since
@@ -156,7 +156,7 @@ def files() -> list[Path]:
 
 
 def entries() -> Iterator[Entry]:
-    """The conversations, the one that was written last first."""
+    """The conversations, the latest first."""
     for path in files():
         with suppress(FileNotFoundError):
             yield read(path)
@@ -177,7 +177,7 @@ def read(path: Path) -> Entry:
 
 
 def latest() -> Entry:
-    """The conversation that was written last.  Raises UsageError where there is none."""
+    """The latest conversation.  Raises UsageError if there is none."""
     entry = next((entry for entry in entries() if not entry.error), None)
     if entry is None:
         raise UsageError("there is no conversation to resume yet; leave --resume out")
@@ -187,7 +187,7 @@ def latest() -> Entry:
 def find(name: str) -> Entry:
     """The conversation with this title, number in the list, or id (or beginning of one).
 
-    Raises UsageError where there is none, or more than one.
+    Raises UsageError if there is none, or more than one.
     """
     listed = list(entries())
     if name.isascii() and name.isdigit() and len(name) < 4:
@@ -214,9 +214,9 @@ def _some(matches: list[Entry]) -> str:
 
 
 def prune() -> None:
-    """Remove the oldest conversations: of those that were typed, and of those from pipes.
+    """Remove the oldest conversations, counting typed and piped ones separately.
 
-    What has a title, what a program has open, and what is no conversation stays.
+    Conversations with a title or open in a program stay, and so do other files.
     """
     found = files()
     typed = [path for path in found if not is_piped(path)]
@@ -226,7 +226,7 @@ def prune() -> None:
             entry = read(path)
             if not entry.named and not entry.error:
                 remove(path)
-    for lock in chats_folder().glob(".*.lock"):  # of programs that were killed
+    for lock in chats_folder().glob(".*.lock"):  # left by programs that were killed
         kept = KeptFile(lock.with_name(lock.stem.removeprefix(".") + ".json"))
         with suppress(OSError):
             if not kept.path.exists() and kept.take():
@@ -234,7 +234,7 @@ def prune() -> None:
 
 
 def remove(path: Path) -> bool:
-    """Remove a conversation; False where a program has it open.  Raises OSError."""
+    """Remove a conversation; False if a program has it open.  Raises OSError."""
     kept = KeptFile(path)
     if not kept.take():
         return False

@@ -1,4 +1,4 @@
-"""Conversations in files: JSON that a person can read, written whole or not at all."""
+"""Conversations in files: readable JSON, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TEXTS = ("role", "content", "reasoning_content")
 
 
 def state_folder() -> Path:
-    """Where the history and the latest conversations are: $LLMGEN_STATE, else the user's folder for that."""
+    """Where the history and the conversations are kept: $LLMGEN_STATE, else the user's state folder."""
     chosen = os.environ.get(STATE_VARIABLE)
     return Path(chosen) if chosen else Path(platformdirs.user_state_dir("llmgen", appauthor=False))
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a file to read.  Raises LLMGenError; also for a pipe or a device, which may have no end."""
+    """Open a regular file for reading.  Raises LLMGenError, also for a pipe or a device, which may be endless."""
     try:
         file = open(
             os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb"
@@ -46,26 +46,30 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Put the text into a file that only the user may read; a failure leaves the file as it was.
+    """Write the text to a file that only the user may read; a failure leaves the file as it was.
 
-    Raises LLMGenError; also where there is no such folder, whose name may be a slip.
+    Raises LLMGenError, also if the folder does not exist: its name may be mistyped.
     """
     try:
         if not path.parent.is_dir():
             raise LLMGenError(f"cannot write {path}: there is no folder {path.parent}; make it first")
-        # A link stays a link; what it leads to is replaced.
+        # A link stays a link; its target is replaced.
         target = path.resolve()
         if target.exists() and not target.is_file():  # a device would be replaced by a file
             what = "a folder" if target.is_dir() else "a pipe or a device"
             raise LLMGenError(f"cannot write {path}: it is {what}; give a file")
         with replacing(target) as file:
             file.write(text.encode("utf-8", "surrogatepass"))
-    except (OSError, ValueError, RuntimeError) as error:  # the others: names that cannot be, endless links
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # the others: bad names, circular links
         raise LLMGenError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
-    """Write a conversation: ``messages`` and whatever else there is to say about it."""
+    """Write a conversation: ``messages`` and other facts about it."""
     saved = datetime.now(UTC).isoformat(timespec="seconds")
     value = {"format": FORMAT, "version": VERSION, "saved": saved, **content}
     write_atomically(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
@@ -93,7 +97,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _are_messages(value: Any) -> bool:
-    """Whether this is a list of messages with texts in them, a system message only at its head."""
+    """Whether this is a list of messages with text content, a system message only at its head."""
     if not isinstance(value, list):
         return False
     for i, message in enumerate(value):
@@ -107,7 +111,7 @@ def _are_messages(value: Any) -> bool:
 
 
 def as_markdown(messages: list[dict[str, Any]], title: str) -> str:
-    """A conversation for people."""
+    """The conversation as Markdown."""
     out = [f"# {title}", ""]
     for message in messages:
         out += [f"## {message['role'].capitalize()}", "", message["content"].strip("\n"), ""]

@@ -1,4 +1,4 @@
-"""What was typed behind the command's name, as the text that was meant."""
+"""Command-line arguments as the text that was typed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _NAME_FILES = ("MODEL", "MODEL...", "FILE|NAME")
 
 
 def reading_texts(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command have its texts read as UTF-8, whatever the locale says.
+    """Have a command's texts read as UTF-8, whatever the locale.
 
-    Python decodes arguments with the locale's encoding and hides what does not fit in lone
-    surrogates, which no tokenizer takes.  Names of files stay as they are: they go back to
-    the system as they came.
+    Python decodes arguments with the locale's encoding and turns what does not fit into lone
+    surrogates, which no tokenizer accepts.  File names stay as they are, since they go back
+    to the system.
     """
     parameters = parameters_of(command)
     texts = [parameter for parameter in parameters if not _names_file(parameter.annotation)]
@@ -31,7 +31,7 @@ def reading_texts(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _as_text(value: Any, name: str | None) -> Any:
-    """The value with its text read anew; a value that is no text, or has no ``name``, is left as it is."""
+    """The value with its text decoded again; a value without a ``name``, or that is not text, stays as it is."""
     if name is None:
         return value
     if isinstance(value, list):
@@ -49,7 +49,7 @@ def _utf8(typed: str, name: str) -> str:
 
 
 def _info(hint: Any) -> Any:
-    """What Typer is told of a parameter."""
+    """Typer's description of a parameter."""
     return next((item for item in getattr(hint, "__metadata__", ()) if hasattr(item, "param_decls")), None)
 
 

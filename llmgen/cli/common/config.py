@@ -39,10 +39,10 @@ _GIVEN = "given"
 
 @dataclass
 class Origin:
-    """Where the options of a command come from: the context's ``obj``.
+    """Where a command's options come from: the context's ``obj``.
 
-    ``run`` is the name of the run that it is, where the file has several, and ``values``
-    what that file holds; ``sources`` maps an option's name to the file that set it.
+    ``run`` is the name of the current run if the file has several, ``values`` is the content
+    of that file, and ``sources`` maps an option's name to the file that set it.
     """
 
     run: str | None = None
@@ -52,7 +52,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Given:
-    """The options of a command that somebody or something set, and the name of its run, where it has one."""
+    """The options that were set, wherever from, and the name of the run if there is one."""
 
     run: str | None
     options: dict[str, Any]
@@ -98,9 +98,9 @@ def origin(context: typer.Context) -> Origin:
 
 
 def _load(perform: Perform | None, context: typer.Context, path: Path | None) -> Path | None:
-    """Put what the files say where the parser looks for defaults; called before other options are read.
+    """Make the files' values the parser's defaults; called before other options are read.
 
-    A file of several runs is carried out here, each of its runs with a context of its own.
+    A file with several runs is carried out here, each run with a context of its own.
     """
     if context.resilient_parsing:  # the shell asks for completions
         return path
@@ -124,7 +124,7 @@ def _load(perform: Perform | None, context: typer.Context, path: Path | None) ->
 
 
 def _noted(state: Origin, file: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """The values, whose source is noted."""
+    """The values; their source is recorded."""
     state.sources |= dict.fromkeys(values, str(file))
     return values
 
@@ -150,7 +150,7 @@ _PRINT = Annotated[
 
 
 def user_file() -> Path | None:
-    """The user's default options: $LLMGEN_CONFIG (empty: none), else config.toml or .yaml of the user."""
+    """The file with the user's defaults: $LLMGEN_CONFIG (empty: none), else the user's config.toml or .yaml."""
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:
         return Path(chosen) if chosen else None
@@ -185,11 +185,11 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def _read_yaml(text: str) -> Any:
-    """YAML's plain values; a key that is there twice is an error, which YAML leaves open."""
+    """YAML with plain values only; a repeated key, which YAML allows, is an error."""
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Refuses keys that are there twice, and more values than anybody's options: it takes 0.1 ms for each."""
+        """Refuses files with far too many values: each takes 0.1 ms."""
 
         n_values = 0
 
@@ -223,7 +223,7 @@ def _values(
     is_default: bool = False,
     run: str | None = None,
 ) -> dict[str, Any]:
-    """What a file says about this command, as parser's name -> value; takes ``values`` apart."""
+    """A file's values for this command, by the parser's names; empties ``values``."""
     command = str(context.info_name)
     runs = values.pop(RUNS, None)
     if runs is not None and is_default:
@@ -235,7 +235,7 @@ def _values(
         _refuse_unknown(path, f"[{name}] ", table, _options(context, name))
     own = _options(context, command)
     everywhere = set(own) | {key for name in COMMANDS for key in _options(context, name)}
-    if is_default:  # it serves all commands: each takes what it knows
+    if is_default:  # it is for all commands: each takes the options it has
         _refuse_unknown(path, "", values, everywhere)
         values = {key: value for key, value in values.items() if _plain(key) in own}
     for key in values:
@@ -264,7 +264,7 @@ def _plain(key: str) -> str:
 
 
 def _options(context: typer.Context, name: str) -> dict[str, Any]:
-    """The options of a command by their name in a file."""
+    """The options of a command by their names in a file."""
     command: Any = context.command
     if name != context.info_name:
         group: Any = context.parent.command if context.parent else None
@@ -273,7 +273,7 @@ def _options(context: typer.Context, name: str) -> dict[str, Any]:
 
 
 def _key(parameter: Any) -> str:
-    """The name of an option in a file: its long flag, or an argument's name."""
+    """The name of an option in a file: its long flag, or the name of an argument."""
     flags = [flag for flag in parameter.opts if flag.startswith("--")]
     return _plain((flags or [parameter.name])[0].removeprefix("--"))
 
@@ -287,7 +287,7 @@ def _refuse_unknown(path: Path, where: str, values: Mapping[str, Any], known: An
 
 
 def _refuse_twice(path: Path, values: Mapping[str, Any]) -> None:
-    """Refuse an option under two of its names, of which one would be lost."""
+    """Refuse an option that is given under two of its names."""
     found: dict[str, str] = {}
     for key in values:
         if (other := found.setdefault(_plain(key), key)) != key:
@@ -297,7 +297,7 @@ def _refuse_twice(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def _checked(path: Path, key: str, value: Any, parameter: Any, context: typer.Context) -> Any:
-    """The value as the parser would have made it of what a user types; refused with the file's name."""
+    """The value as if it had been typed; a bad one is refused with the file's name."""
     many = getattr(parameter, "multiple", False) or getattr(parameter, "nargs", 1) == -1
     items = _items(value) if many else [value]
     for item in items:
@@ -323,7 +323,7 @@ def _checked(path: Path, key: str, value: Any, parameter: Any, context: typer.Co
 
 
 def _items(value: Any) -> list[Any]:
-    """The items of a list; of a mapping (logit-bias) TOKEN=BIAS."""
+    """The items of a list; those of a mapping (logit-bias) as TOKEN=BIAS."""
     if isinstance(value, Mapping):
         return [f"{token}={bias}" for token, bias in value.items()]
     return value if isinstance(value, list) else [value]
@@ -334,7 +334,7 @@ def _is_flag(parameter: Any) -> bool:
 
 
 def given(context: typer.Context) -> dict[str, Any]:
-    """The options that somebody or something set, by their names in a file."""
+    """The options that were set, wherever from, by their names in a file."""
     return {
         key: context.params.get(parameter.name)
         for key, parameter in _options(context, str(context.info_name)).items()
@@ -343,7 +343,7 @@ def given(context: typer.Context) -> dict[str, Any]:
 
 
 def _in_effect(context: typer.Context) -> list[str]:
-    """Every option as a line of TOML with its source in a comment; what is not set, as a comment."""
+    """Every option as a line of TOML with its source in a comment; unset options are comments."""
     run = origin(context).run
     rows = [] if run is None else [(f"[{RUNS}.{_toml(run)}]", "a run of the options file")]
     for key, parameter in _options(context, str(context.info_name)).items():
@@ -370,7 +370,7 @@ def _source(context: typer.Context, parameter: Any) -> str:
 
 
 def _shown_default(parameter: Any) -> str:
-    """The default that the help shows, where the value itself is left open until later."""
+    """The default that the help shows when the real value is decided later."""
     if _is_flag(parameter):
         return "false"
     shown = getattr(parameter, "show_default", None)

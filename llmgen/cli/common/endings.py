@@ -1,4 +1,4 @@
-"""What is said of answers that did not end by themselves: one line, so that a cut is never taken for an end."""
+"""One line about answers that were cut off, so that nobody takes a cut for the end."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def cut_by(result: GenerationResult) -> str | None:
-    """What cut an answer: max_tokens, context_full or timeout; None where nothing did, or no token was wanted."""
+    """What cut an answer off: max_tokens, context_full or timeout; None if nothing did, or no token was wanted."""
     if result.finish_detail == "max_tokens" and not result.completion_tokens:
         return None
     return result.finish_detail if result.finish_reason in ("length", "timeout") else None
 
 
 def cut_note(cuts: Iterable[str | None], n_ctx: int) -> str | None:
-    """One line on some answers, of each of which is given what cut it; None where nothing did."""
+    """One line about several answers, given what cut each one off; None if nothing did."""
     found = list(cuts)
     parts = []
     for cut, number in Counter(cut for cut in found if cut).items():
@@ -31,7 +31,7 @@ def cut_note(cuts: Iterable[str | None], n_ctx: int) -> str | None:
 
 
 def note_cuts(results: Sequence[GenerationResult], n_ctx: int) -> None:
-    """Say on stderr which answers were cut, if any."""
+    """Say on stderr which answers were cut off, if any."""
     line = cut_note(map(cut_by, results), n_ctx)
     if line is not None:
         note(line)

@@ -1,4 +1,4 @@
-"""How a command ends: whatever goes wrong becomes one sentence on stderr and an exit code."""
+"""How a command ends: any error becomes one sentence on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -57,12 +57,14 @@ def _report(error: BaseException) -> int:
         return DONE
     if _was_interrupted(error):
         return INTERRUPTED
-    if type(error).__name__ == "Exit" and hasattr(error, "exit_code"):  # Typer's way to end, by its shape
+    if type(error).__name__ == "Exit" and hasattr(
+        error, "exit_code"
+    ):  # Typer's, recognized by its attributes
         return int(error.exit_code)
     message, code = describe(error)
     _say(f"error: {visible(message)}")
     if isinstance(error, OSError) and error.filename is _CANNOT_WRITE:
-        _silence_stdout()  # it would fail once more
+        _silence_stdout()  # a flush would fail again
     if os.environ.get("LLMGEN_DEBUG", "0") not in ("", "0"):
         import traceback
 
@@ -71,7 +73,7 @@ def _report(error: BaseException) -> int:
 
 
 def _was_interrupted(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, or an error that Python or a library made of it (as in the middle of an import)."""
+    """Whether this is Ctrl-C, or an error that Python or a library turned it into (during an import, say)."""
     if isinstance(error, LLMGenError):
         return False
     seen: list[BaseException] = []
@@ -101,7 +103,7 @@ def describe(error: BaseException) -> tuple[str, int]:
 
 
 def _describe_os_error(error: OSError) -> str:
-    """Whose trouble it is: a file's (the output's, see :class:`_Output`), or the system's."""
+    """Name the file that failed (for the output, see :class:`_Output`), or else the system."""
     reason = error.strerror or str(error)
     if error.filename:
         return f"{error.filename}: {reason}"
@@ -111,7 +113,7 @@ def _describe_os_error(error: OSError) -> str:
 
 
 def _describe_usage(error: BaseException) -> tuple[str, int]:
-    """The same for Typer's usage errors, known by their shape: their class moved between versions."""
+    """The same for Typer's usage errors, recognized by their attributes: their class moved between versions."""
     message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "llmgen"
@@ -120,16 +122,16 @@ def _describe_usage(error: BaseException) -> tuple[str, int]:
 
 
 def _prepare_streams() -> None:
-    """Make the standard streams harmless.
+    """Make the standard streams safe to use.
 
-    One that the caller has closed leads nowhere (else the next file that is opened
-    would take its place), and a character that a terminal cannot show becomes a
-    question mark, not a crash.
+    A stream that the caller has closed is opened on the null device (or the next file
+    that is opened would take its place), and a character that a terminal cannot show
+    becomes a question mark instead of a crash.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))
-    out = sys.stdout  # a console of Windows is written to in another way
+    out = sys.stdout  # the Windows console is written to differently
     if isinstance(out, io.TextIOWrapper) and out is sys.__stdout__ and not (os.name == "nt" and out.isatty()):
         sys.stdout = _Output.replacing(out)
     for stream in (sys.stdout, sys.stderr):
@@ -145,15 +147,15 @@ def _prepare_streams() -> None:
 
 
 class _Output(io.TextIOWrapper):
-    """A stdout whose errors say that they are its own: they may come up anywhere.
+    """A stdout whose errors say that they come from it, since they may surface anywhere.
 
-    Only here, above the buffer: were a part below it written in Python, Ctrl-C could come
-    between the writing and the buffer's note of it, and the text would be written twice.
+    This wraps the text layer only.  With Python code below the buffer, Ctrl-C could arrive
+    after the write and before the buffer records it, and the text would be written twice.
     """
 
     @classmethod
     def replacing(cls, stream: io.TextIOWrapper) -> _Output:
-        """The same stream over this; the first one stays open, since the interpreter has it, too."""
+        """The same stream in this class; the original stays open because the interpreter holds it too."""
         stream.flush()
         buffer = io.BufferedWriter(io.FileIO(stream.fileno(), "w", closefd=False))
         return cls(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
@@ -184,13 +186,13 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A warning is for the user, who does not care which line of the library gave it."""
+    """Show a warning without the line of code that it came from, which means nothing to a user."""
     if not is_quiet():
         _say(f"warning: {visible(message)}")
 
 
 def _flush(code: int) -> int:
-    """Write out what is buffered; a full disk behind stdout still has to be reported."""
+    """Flush stdout; a full disk still has to be reported."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -203,7 +205,7 @@ def _flush(code: int) -> int:
 
 
 def _silence_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush cannot fail."""
+    """Point stdout at the null device, so that the interpreter's last flush cannot fail."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""A command's help: its options in panels by what they are for, what each takes, examples."""
+"""A command's help: options in panels by purpose, the values they take, examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 ARGUMENTS = "llmgen.arguments"
-"""Where a context keeps what was typed after the command's name."""
+"""The key under which a context keeps the arguments that were typed."""
 _PANELS = {
     "Model": ("n_ctx", "n_threads", "threads", "kv_type", "template", "think"),
     "Prompt": ("file", "system", "system_file", "raw", "parse_special", "no_stdin", "prompt_cache"),
@@ -24,7 +24,7 @@ _PANELS = {
     ),
     "Advanced": (),
 }
-"""Panel -> the parameters in it; the last one takes what no other has."""
+"""Panel -> the parameters in it; the last one takes the rest."""
 
 EXAMPLES = {
     "run": (
@@ -84,14 +84,14 @@ _GAP = "\0"  # a blank at which no line breaks
 
 
 class Command(TyperCommand):
-    """A command with this help, which keeps what was typed after its name."""
+    """A command with this help; it keeps the arguments that were typed."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = list(args)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            if getattr(error, "ctx", ctx) is None:  # of a value that is missing, the parser says too little
+            if getattr(error, "ctx", ctx) is None:  # the parser does not say whose option lacks a value
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
 
@@ -107,7 +107,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A command with commands of its own, and with this help."""
+    """A group of commands with this help."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_panels(self, ctx, formatter)
@@ -127,7 +127,7 @@ def _usage(command: Any) -> str:
 
 
 def _write_panels(command: Any, context: Any, formatter: Any) -> None:
-    """The arguments, and the options in their panels."""
+    """Write the arguments, and the options in their panels."""
     parameters = command.get_params(context)
     _section(formatter, "Arguments", [(_argument(p), _help(p, context)) for p in _arguments(parameters)])
     options = [p for p in parameters if p.param_type_name == "option" and p.get_help_record(context)]
@@ -139,7 +139,7 @@ def _write_panels(command: Any, context: Any, formatter: Any) -> None:
 
 
 def _write_examples(name: str, formatter: Any) -> None:
-    """Some command lines to begin with."""
+    """Write some command lines to begin with."""
     if name in EXAMPLES:
         with formatter.section("Examples"):
             for line in EXAMPLES[name]:
@@ -147,7 +147,7 @@ def _write_examples(name: str, formatter: Any) -> None:
 
 
 def _in_panels(options: list[Any]) -> dict[str, list[Any]]:
-    """The options by panel, in a panel in the order of the table."""
+    """The options by panel, each panel in the order of the table."""
     places = {name: (panel, i) for panel, names in _PANELS.items() for i, name in enumerate(names)}
     rest = (list(_PANELS)[-1], len(places))
     found: dict[str, list[Any]] = {panel: [] for panel in _PANELS}

@@ -1,4 +1,4 @@
-"""Open a model for a command, with a line on stderr while the user waits."""
+"""Open a model for a command, with progress on stderr while the user waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_llm(path: Path, engine: EngineOptions, template: ChatTemplate | None = None) -> Iterator[LLM]:
-    """Load the model at ``path``, with a template in place of the file's; closed at the end of the block."""
+    """Load the model at ``path``, with ``template`` instead of the file's; it is closed at the end of the block."""
     from llmgen import LLM
 
     with compiling() as progress:
@@ -38,7 +38,7 @@ def open_llm(path: Path, engine: EngineOptions, template: ChatTemplate | None = 
 
 @contextmanager
 def compiling() -> Iterator[Callable[[int, int], None]]:
-    """Progress of the kernels' first compilation: a bar on a terminal, else one line."""
+    """Show the progress of compiling kernels: a bar on a terminal, else one line."""
     with ExitStack() as shown:
         yield _bar(shown) if can_draw() else _OneLine()
 
@@ -47,7 +47,7 @@ _WHAT = "compiling kernels for this CPU (first use)"
 
 
 class _OneLine:
-    """Says once that kernels are compiled."""
+    """Says once that kernels are being compiled."""
 
     said = False
 
@@ -58,7 +58,7 @@ class _OneLine:
 
 
 def _bar(shown: ExitStack) -> Callable[[int, int], None]:
-    """A bar that appears with the first kernel that is to be compiled, and goes with ``shown``."""
+    """A bar that appears if any kernel has to be compiled, and is removed with ``shown``."""
     bar: Bar | None = None
 
     def progress(done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""What ``llmgen --version`` says."""
+"""The versions that ``llmgen --version`` shows, and this computer's CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llmgen.errors import LLMGenError
 
 
 def versions() -> str:
-    """Return the versions of llmgen and of what it computes with, and the kernel level of this CPU."""
+    """Return the versions of llmgen and its main dependencies, and the kernel level of this CPU."""
     from importlib.metadata import PackageNotFoundError, version
 
     lines = [f"llmgen {__version__}"]
@@ -23,7 +23,7 @@ def versions() -> str:
 
 
 def cpu_name() -> str:
-    """Return the processor's name as the system tells it."""
+    """Return the processor's name as the system reports it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:

@@ -1,4 +1,4 @@
-"""From MODEL on the command line to a file, fetched first where that is what its name means."""
+"""From MODEL on the command line to a file, which is fetched first if it is a known name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llmgen.visible import visible
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Names for the shell's completion; paths are the shell's own business."""
+    """Names for the shell's completion; the shell completes paths itself."""
     names = {model.name for model in hub.local_models()} | set(hub.KNOWN_MODELS)
     return sorted(name for name in names if name.startswith(incomplete))
 
@@ -34,7 +34,7 @@ ModelArgument = Annotated[
 
 
 def model_path(model: str) -> Path:
-    """Return the file that MODEL means, about to be mapped; a known model that is not here yet is fetched first."""
+    """Return the file that MODEL names, fetched first if it is a known model that is not here yet."""
     found = hub.find(model)
     from llmgen.gguf.faults import explain_lost_pages
 
@@ -65,7 +65,7 @@ def _note_waiting(model: hub.KnownModel) -> hub.Progress:
 
 @contextmanager
 def _progress_bar(model: hub.KnownModel) -> Iterator[hub.Progress]:
-    """A bar for what goes over the network, and after it one for the file that it becomes."""
+    """A bar for the download, then one for unpacking it."""
     steps = {
         "download": Bar(f"fetching {model.name}", model.download_bytes, number=size),
         "unpack": Bar("unpacking, checking sha256", model.size, number=size),

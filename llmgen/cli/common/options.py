@@ -64,14 +64,14 @@ _ENGINE_NAMES = {
 
 @functools.cache
 def _flags_by_other_names() -> dict[str, str]:
-    """What an option may be called, without its dashes -> its own flag, likewise."""
+    """Every name of an option -> its flag, both without dashes."""
     own = {option.name.replace("_", "-") for option in option_table()}
     others = {other.replace("_", "-"): ours.replace("_", "-") for other, ours in OTHER_NAMES.items()}
     return _ENGINE_NAMES | others | {name: name for name in own}
 
 
 def own_flag(name: str) -> str:
-    """A flag without its dashes by the name that it has here, if it is one of another program's."""
+    """The flag that another program's flag stands for here, both without dashes; an unknown one as it is."""
     return _flags_by_other_names().get(name.replace("_", "-"), name)
 
 
@@ -146,7 +146,7 @@ def _shown_default(option: Option) -> str:
 
 
 def _sampling_params(values: dict[str, Any]) -> SamplingParams:
-    """Make the parameters from the flags that were given."""
+    """Make sampling parameters from the flags that were given."""
     given = {name: value for name, value in values.items() if value not in (None, [])}
     if "logit_bias" in given:
         given["logit_bias"] = [_bias(text) for text in given["logit_bias"]]

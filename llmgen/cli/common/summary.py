@@ -1,4 +1,4 @@
-"""What a model file holds and what llmgen will do with it, as plain values: for ``list`` and ``inspect``."""
+"""What a model file holds and what llmgen will do with it, as plain values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TEMPLATE = "tokenizer.chat_template"
 
 
 def quant_mix(file: GGUFFile) -> dict[str, dict[str, Any]]:
-    """Return, by tensor type, how many tensors, parameters and bytes have it; the most bytes first."""
+    """Return the number of tensors, parameters and bytes of each tensor type; the most bytes first."""
     mix: dict[str, dict[str, Any]] = {}
     for tensor in file.tensors.values():
         entry = mix.setdefault(tensor.type.name, {"tensors": 0, "parameters": 0, "bytes": 0})
@@ -34,14 +34,14 @@ _FILE_TYPES = {
 
 
 def quantization_name(file: GGUFFile) -> str:
-    """What the file's quantization is called, ``Q4_K_M``; where it does not say, the types that take most of it."""
+    """The name of the file's quantization, ``Q4_K_M``; if it has none, the two types with the most bytes."""
     file_type = file.metadata.get("general.file_type")
     named = _FILE_TYPES.get(file_type) if isinstance(file_type, int) else None
     return named or ", ".join(list(quant_mix(file))[:2])
 
 
 def describe_file(file: GGUFFile) -> dict[str, Any]:
-    """The file itself: paths, sizes, what it calls itself, its tensors by type."""
+    """The file itself: path, size, name, and its tensors by type."""
     n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
     n_parameters = sum(tensor.n_elements for tensor in file.tensors.values())
     return {
@@ -74,7 +74,7 @@ def describe_tensors(file: GGUFFile) -> list[dict[str, Any]]:
 
 
 def describe_tokenizer(file: GGUFFile) -> dict[str, Any]:
-    """The vocabulary, its special and end-of-generation tokens; ``error`` where it cannot be used."""
+    """The vocabulary, its special and end-of-generation tokens; ``error`` if it cannot be used."""
     kind = _text(file.metadata, "tokenizer.ggml.model")
     if kind in (None, "no_vocab"):
         return {"kind": None}
@@ -101,7 +101,7 @@ def describe_tokenizer(file: GGUFFile) -> dict[str, Any]:
 
 
 def describe_template(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the chat template comes from; ``source`` is None where there is none."""
+    """Where the chat template comes from; ``source`` is None if there is none."""
     named = sorted(key for key in metadata if key.startswith(_TEMPLATE + "."))
     text = _text(metadata, _TEMPLATE)
     return {
@@ -127,7 +127,7 @@ def _text(metadata: Mapping[str, Any], key: str) -> str | None:
 
 
 def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
-    """What loading the model with these options gives, found out without loading it.
+    """What loading the model with these options would give, without loading it.
 
     The forward pass is recorded once, which checks every tensor's shape and type;
     ``error`` says why the model cannot run.  Raises UsageError for options that no model takes.

@@ -40,9 +40,9 @@ def refuse_beside_raw(raw: bool, system: str | None, choice: str | None) -> None
 def template_for_prompts(
     path: Path, choice: str | None, raw: bool, system: str | None
 ) -> ChatTemplate | None:
-    """The template for a command's prompts; None where they are completed as they stand.
+    """The template for a command's prompts; None if they are completed as they stand.
 
-    Raises UsageError where a system message would get lost.
+    Raises UsageError if a system message would be lost.
     """
     chat = None if raw else find_template(path, choice)
     if chat is None and system is not None:
@@ -51,7 +51,7 @@ def template_for_prompts(
 
 
 def find_template(path: Path, choice: str | None) -> ChatTemplate | None:
-    """The template that ``--template`` means, else the model file's own, else None.
+    """The template that ``--template`` names, else the model file's own, else None.
 
     Needs no loaded model, so that a wrong choice is refused at once.
     """
@@ -71,9 +71,9 @@ def template_in(file: GGUFFile, choice: str | None) -> ChatTemplate | None:
 def fitted(
     template: ChatTemplate, messages: list[dict[str, Any]], told: set[str] | None = None
 ) -> list[dict[str, Any]]:
-    """The conversation as the template can take it; where that changes it, a line on stderr says so.
+    """The conversation in a form that the template accepts; if that changes it, a line on stderr says so.
 
-    ``told``: what was said before and need not be said again.
+    ``told``: what has been said and is not repeated.
     """
     messages, said = template.fit_system(messages)
     if said is not None and (told is None or said not in told):

@@ -1,4 +1,4 @@
-"""How much is said on stderr: ``--verbose`` adds what the library logs, with the time since the start,
+"""How much goes to stderr: ``--verbose`` adds the library's log with the time since the start,
 ``--quiet`` leaves only errors."""
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _log() -> None:
     """Show the log of the ``llmgen`` package from here on."""
     logger = logging.getLogger("llmgen")
     if any(isinstance(handler, _Handler) for handler in logger.handlers):
-        return  # a run before this one, of the same file
+        return  # an earlier run of the same options file
     logger.addHandler(_Handler())
     logger.setLevel(logging.DEBUG)
     logger.propagate = False

@@ -1,4 +1,4 @@
-"""Several answers to one prompt: samples side by side, and the beams of a search."""
+"""Several answers to one prompt: independent samples, or the beams of a search."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def print_samples(
 ) -> int:
     """Print ``n`` answers with the seeds s, s + 1, ... in that order; returns the exit code.
 
-    After Ctrl-C or an error, what there was before it is printed; the error is raised again.
+    After Ctrl-C or an error, the answers so far are printed; the error is raised again.
     """
     from llmgen.engine import Request
     from llmgen.sampling.rng import random_seed
@@ -110,9 +110,9 @@ def print_beams(
     options: BeamOptions,
     form: Form,
 ) -> int:
-    """Print the best answer of a beam search, with ``json`` all of them; returns the exit code.
+    """Print the best answer of a beam search, as JSON all of them; returns the exit code.
 
-    After Ctrl-C or an error, what there was before it is printed; the error is raised again.
+    After Ctrl-C or an error, the answers so far are printed; the error is raised again.
     """
     from llmgen.engine import BeamSearch
 

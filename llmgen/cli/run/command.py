@@ -121,7 +121,7 @@ def command(
     refuse_beside_raw(raw, system, template)
     if sampling.logprobs is not None and not json:
         raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
-    hub.find(model)  # refuses before stdin is read, where model_path might also download
+    hub.find(model)  # refuse a wrong name before stdin is read and anything is fetched
     ignores_stdin = no_stdin or given.run is not None
     for_answers = raw or json or parse_special or samples > 1 or beams or prompt_cache is not None
     if prompt is None and not file and not ignores_stdin and not for_answers and _at_terminal():
@@ -166,9 +166,9 @@ def _at_terminal() -> bool:
 
 
 def _prompt(prompt: str | None, files: list[Path], no_stdin: bool, raw: bool) -> str:
-    """The prompt behind the files, with what is piped in.
+    """The files, the prompt and the piped text as one prompt.
 
-    Of files and piped text, a message gets neither the last line break nor \\r\\n; --raw takes all as it stands.
+    In a message, files and piped text lose the last line break and \\r\\n; --raw takes everything as it is.
     """
     documents = [(path.name, read_text(path)) for path in files]
     piped: str | None
@@ -183,7 +183,7 @@ def _prompt(prompt: str | None, files: list[Path], no_stdin: bool, raw: bool) ->
     if raw:
         return "".join([*(text for _, text in documents), prompt or "", piped or ""])
     question = "\n".join(part for part in (prompt, as_message(piped or "")) if part)
-    if not question:  # the files are the prompt themselves
+    if not question:  # the files are the prompt
         return "\n\n".join(as_message(text) for _, text in documents)
     return with_documents([(name, as_message(text)) for name, text in documents], question)
 
@@ -200,7 +200,7 @@ def _search(
     samples: int,
     prompt_cache: Path | None,
 ) -> BeamOptions | None:
-    """The options of a beam search, where one is wanted; refuses what does not go together."""
+    """The options of a beam search if one is wanted; refuses options that do not go together."""
     if (beams is not None or samples > 1) and prompt_cache is not None:
         raise UsageError("--prompt-cache goes with one answer; leave --samples or --beams out, or it")
     if beams is None:
@@ -219,7 +219,7 @@ def _search(
 def _stream(
     llm: LLM, ids: list[int], sampling: SamplingParams, prompt_cache: Path | None
 ) -> Iterator[GenerationStream]:
-    """The stream of an answer, over a prompt cache file where one is wanted."""
+    """The stream of an answer, with a prompt cache file if one is wanted."""
     if prompt_cache is None:
         yield llm.stream(ids, sampling, on_prompt=PromptBar())
         return
@@ -237,7 +237,7 @@ def _stream(
         failure: LLMGenError | None = None
 
         def save(event: object = None) -> None:
-            """Once, when the cache holds just the prompt; a full disk must not cost the answer."""
+            """Save once, when the cache holds just the prompt; a full disk must not cost the answer."""
             nonlocal known, failure
             if known != ids and session.cached_tokens == len(ids):
                 known = ids
@@ -253,7 +253,7 @@ def _stream(
 
 
 def _print_text(stream: GenerationStream, wraps: bool) -> GenerationResult:
-    """Write the text to stdout as it comes, then one line break, whatever ended it but an error before any text."""
+    """Write the text to stdout as it comes, then a line break, unless an error came before any text."""
     write, end = answer_writer(wraps)
     try:
         result = follow(stream, write)
@@ -273,7 +273,7 @@ def _end_line() -> None:
 
 
 def _print_json(stream: GenerationStream, head: Head) -> GenerationResult:
-    """Write the result as JSON once it is there; after an error, what there was before it."""
+    """Write the result as JSON at the end; after an error, what came before it."""
     try:
         with Bar("answer:", unit="tokens") as bar:
             events = count(1)

@@ -1,9 +1,8 @@
 """Several named runs in one options file: ``llmgen run --config runs.yaml``.
 
-The table ``runs`` maps a name to the options of a run.  What stands outside of it holds
-for every run that does not say otherwise, and what is typed holds for all.  The runs are
-checked first and then carried out one after the other; one that fails is told, and the
-others go on.
+The table ``runs`` maps a name to the options of a run.  Options outside of it are defaults
+for every run, and what is typed holds for all.  All runs are checked first and then carried
+out one after the other; if one fails, the others still run.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 
 
 def head(given: Given, llm: LLM, sampling: SamplingParams, result: GenerationResult) -> dict[str, Any]:
-    """What a run's JSON begins with, so that the run can be repeated; nothing outside of a manifest.
+    """What a run's JSON begins with, so that the run can be repeated; empty for a single run.
 
     Name, version, model and all options in effect, under their names in an options file;
-    ``fingerprint`` tells models of one name apart.
+    ``fingerprint`` distinguishes models of the same name.
     """
     if given.run is None:
         return {}
@@ -59,7 +58,7 @@ def sampling_values(sampling: SamplingParams) -> dict[str, Any]:
 
 
 def perform(context: typer.Context, path: Path, values: dict[str, Any]) -> int:
-    """Carry out the runs of a file; returns the exit code.  Raises UsageError where any of them cannot be parsed."""
+    """Carry out the runs of a file; returns the exit code.  Raises UsageError if any of them cannot be parsed."""
     runs = _checked(path, values)
     contexts = {name: _parsed(context, path, values, name) for name in runs}
     codes: list[int] = []
@@ -97,7 +96,7 @@ def _checked(path: Path, values: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def _parsed(context: typer.Context, path: Path, values: dict[str, Any], name: str) -> Any:
-    """A run's context: what was typed, and the file with this run's options."""
+    """A run's context: the typed arguments, with this run's options as defaults."""
     arguments = [*context.meta[ARGUMENTS]]
     try:
         return context.command.make_context(
@@ -110,7 +109,7 @@ def _parsed(context: typer.Context, path: Path, values: dict[str, Any], name: st
 
 
 def _carried_out(name: str, context: typer.Context) -> int:
-    """Carry out one run and return its exit code; what ends only this one is told."""
+    """Carry out one run and return its exit code; an error is printed and ends only this run."""
     try:
         with context:
             context.command.invoke(context)

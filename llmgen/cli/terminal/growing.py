@@ -1,11 +1,10 @@
 """A line of text that grows on a terminal, wrapped at words.
 
-What stands on the screen is written again only where it has to be: when a word that grows
-no longer fits its row, when the line gets another form, and when the window changes and it
-is certain where the line stands.  Rows end with a real line break, so a wider window moves
-none of them; a narrower one may have broken them anew, and then only what follows is
-fitted to it.  After the program was stopped (Ctrl-Z), the row begins again below what the
-shell wrote.
+Text on the screen is rewritten only when it has to be: when a growing word no longer fits
+its row, when the line's markup changes, and when the window is resized and the position of
+the line is certain.  Rows end with a real line break, so a wider window moves none of them;
+a narrower one may have rewrapped them, and then only what follows is fitted to it.  After
+the program was stopped (Ctrl-Z), the row is written again below the shell's output.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from llmgen.cli.terminal.wrapping import BLANK, height, widest, wrap
 Cell = tuple[str, Any]
 """A character and its style."""
 
-_LONGEST = 4000  # characters of a line that are laid out again as it grows
+_LONGEST = 4000  # characters of a line that are still laid out again as it grows
 
 
 _stops = 0
 
 
 def stops() -> int:
-    """How often the program was stopped and went on; the cursor is somewhere else then."""
+    """How often the program was stopped and continued; each time the cursor has moved."""
     return _stops
 
 
@@ -58,10 +57,10 @@ class GrowingLine:
         wraps: bool = True,
         goes_back: bool = True,
     ) -> None:
-        """``size``: the terminal's columns and rows; ``paint``: cells as they are written to it.
+        """``size``: the terminal's columns and rows; ``paint``: the text to write for some cells.
 
-        ``wraps``: at words; else the terminal breaks the line.  ``goes_back``: whether the
-        terminal knows the sequences to write again what is there.
+        ``wraps``: break at words; else the terminal breaks the line.  ``goes_back``: whether the
+        terminal has the control sequences to rewrite text.
         """
         self._out = out
         self._size = size
@@ -70,16 +69,16 @@ class GrowingLine:
         self._goes_back = goes_back
         self._cells: list[Cell] = []
         self._hang: list[Cell] = []
-        self._start = 0  # cells before this one are no longer touched
-        self._drawn: list[list[Cell]] = []  # the rows of the others
+        self._start = 0  # cells before this one are final
+        self._drawn: list[list[Cell]] = []  # the rows of the other cells
         self._begins: list[int] = []  # which of the cells each row begins with
-        self._adrift = False  # whether it is unknown where the cursor stands
+        self._adrift = False  # whether the cursor's position is unknown
         self._width = size()[0]
         self._stops = stops()
 
     @property
     def height(self) -> int | None:
-        """The rows of the terminal that the line takes; None where that is not known."""
+        """How many rows of the terminal the line takes; None if that is unknown."""
         return None if self._start or self._adrift else self._height(self._drawn)
 
     @property
@@ -88,9 +87,9 @@ class GrowingLine:
         return max(map(_columns, self._drawn), default=0)
 
     def show(self, cells: Sequence[Cell], hang: Sequence[Cell] = ()) -> bool:
-        """Give the line this form; ``hang`` stands before its rows after the first.
+        """Show these cells as the line; ``hang`` goes before the rows after the first.
 
-        False where it cannot be, because what has to change is out of reach.
+        False if that is impossible, because what has to change can no longer be reached.
         """
         self._follow_resize()
         new = list(cells)
@@ -102,7 +101,7 @@ class GrowingLine:
         return self._redraw(new, list(hang))
 
     def append(self, cells: Sequence[Cell], hang: Sequence[Cell] | None = None) -> None:
-        """Add to the end of the line, whatever the window has become."""
+        """Add to the end of the line, whatever the size of the window now."""
         self._follow_resize()
         if hang is not None and len(self._drawn) <= 1 and not self._start:
             self._hang = list(hang)
@@ -116,12 +115,12 @@ class GrowingLine:
             self._settle()
 
     def take_back(self) -> bool:
-        """Take the line off the screen; False where that cannot be."""
+        """Remove the line from the screen; False if that is impossible."""
         self._follow_resize()
         return not self._start and not self._adrift and self._redraw([], [])
 
     def _redraw(self, cells: list[Cell], hang: list[Cell]) -> bool:
-        """Show these cells; False where what has to change is out of reach."""
+        """Show these cells; False if what has to change can no longer be reached."""
         rows, begins = self._layout(cells, hang)
         same = sum(
             1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._drawn, rows, strict=False))
@@ -140,7 +139,7 @@ class GrowingLine:
         return True
 
     def _layout(self, cells: list[Cell], hang: list[Cell]) -> tuple[list[list[Cell]], list[int]]:
-        """The rows from ``_start`` on, each with what stands before it, and where each begins."""
+        """The rows from ``_start`` on, each with its hanging indent, and the cell at which each begins."""
         first = hang if self._start else []
         if not self._wraps:
             return [[*first, *cells[self._start :]]], [self._start]
@@ -151,13 +150,13 @@ class GrowingLine:
         return drawn, [self._start + row.begin for row in rows]
 
     def _write(self, rows: Sequence[Sequence[Cell]], begun: bool = True) -> None:
-        """Write rows; ``begun``: the cursor is where the first of them goes."""
+        """Write rows; ``begun``: the cursor is already where the first one goes."""
         text = "\n".join(self._paint(row) if row else "" for row in rows)
         if rows:
             self._out.write(text if begun else "\n" + text)
 
     def _go_up(self, rows: list[list[Cell]]) -> bool:
-        """Take these last rows off the screen; False where that cannot be."""
+        """Remove these last rows from the screen; False if that is impossible."""
         n = self._height(rows)
         if not self._goes_back or n is None or n > self._size()[1]:
             return False
@@ -173,10 +172,10 @@ class GrowingLine:
             total += n
         return total
 
-    # What can no longer be changed
+    # Text that can no longer be changed
 
     def _follow_resize(self) -> None:
-        """Lay the line out anew where the window has become another one, as far as the line's place is certain."""
+        """Lay the line out again after a resize, as far as its position is certain."""
         before, self._width = self._width, self._size()[0]
         if self._stops != stops():
             self._stops = stops()
@@ -184,7 +183,7 @@ class GrowingLine:
             return
         if self._width == before or self._adrift or not self._drawn:
             return
-        room = min(before, self._width)  # rows up to this stand as they did
+        room = min(before, self._width)  # rows up to this width have not moved
         if self.widest <= room and self._redraw(self._cells, self._hang):
             return
         if self._wraps and _columns(self._drawn[-1]) <= room:
@@ -193,24 +192,24 @@ class GrowingLine:
             self._adrift = True
 
     def _settle(self) -> None:
-        """From now on only the last row is touched."""
+        """Make all rows but the last one final."""
         self._start = self._begins[-1]
         self._drawn, self._begins = self._drawn[-1:], self._begins[-1:]
 
     def _begin_again(self) -> None:
-        """Write the last row again where the cursor is now, and leave what is above."""
+        """Write the last row again at the cursor, and leave what is above."""
         if self._drawn:
             self._start = len(self._cells) if self._adrift else self._begins[-1]
             self._drawn, self._begins, self._adrift = [], [], False
 
     def _begin_row(self) -> None:
-        """Leave all that is there and go on below it."""
+        """Leave everything as it is and continue below."""
         self._out.write("\n" + self._paint(self._hang) if self._hang else "\n")
         self._start = len(self._cells)
         self._drawn, self._begins = [list(self._hang)], [self._start]
 
     def _drift(self, cells: list[Cell]) -> list[Cell]:
-        """Write what belongs to the word at the cursor; returns what is for the row that begins after it."""
+        """Write the rest of the word at the cursor; returns the cells for the next row."""
         after_blank = bool(self._cells) and self._cells[-1][0] in BLANK
         blank = (
             0 if after_blank else next((i for i, cell in enumerate(cells) if cell[0] in BLANK), len(cells))

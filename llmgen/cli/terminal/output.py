@@ -1,4 +1,4 @@
-"""What the commands write: untrusted text made safe, numbers made readable, tables.
+"""What commands write: notes, tables, JSON, numbers for people.
 
 Rich is imported only to draw on a terminal; a pipe gets plain aligned columns.
 """
@@ -17,7 +17,7 @@ from llmgen.visible import is_hidden, make_visible, visible
 
 
 def generated(text: str) -> str:
-    """A model's text as it may be written: exact into a pipe, without control sequences onto a terminal."""
+    """A model's text as it is written: exact into a pipe, without control sequences onto a terminal."""
     if not sys.stdout.isatty():
         return text
     return make_visible(text)
@@ -46,7 +46,7 @@ def count(number: int) -> str:
 
 
 def note(line: str, hang: int = 0) -> None:
-    """Write one line about the work, never about the answer, to stderr, unless that is to be quiet.
+    """Write one line about the work to stderr, unless --quiet was given.
 
     ``hang``: where a terminal's rows after the first begin.
     """
@@ -55,7 +55,7 @@ def note(line: str, hang: int = 0) -> None:
 
 
 def say(line: str, hang: int = 0) -> None:
-    """Write one line to stderr in any case: an error."""
+    """Write one line to stderr even under --quiet: an error."""
     with aside():
         print(for_terminal(line, sys.stderr, hang), file=sys.stderr, flush=True)
 
@@ -65,7 +65,7 @@ def print_json(value: Any) -> None:
     line = json_line(value)
     try:
         line.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:  # JSON has a way to say it, where text would lose the character
+    except UnicodeEncodeError:  # JSON can escape a character that the encoding lacks
         line = "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in line)
     print(line)
 
@@ -73,12 +73,12 @@ def print_json(value: Any) -> None:
 def json_line(value: Any) -> str:
     """One JSON object as one line of text; NaN and infinities become null."""
     text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
-    # What could steer a terminal, and lone surrogates, which UTF-8 cannot hold: JSON says them in ASCII.
+    # Escape what could steer a terminal, and lone surrogates, which UTF-8 cannot hold.
     return "".join(json.dumps(c)[1:-1] if is_hidden(c) else c for c in text)
 
 
 def _plain(value: Any) -> Any:
-    """Reduce numpy scalars and arrays, bytes and the rest to what JSON knows."""
+    """Reduce numpy scalars and arrays, bytes and the rest to JSON's types."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if hasattr(value, "tolist"):

@@ -36,11 +36,11 @@ class Fences:
 
     @staticmethod
     def is_one(line: str) -> bool:
-        """Whether a line is a fence, as far as it is there."""
+        """Whether a line, as far as it has come, is a fence."""
         return bool(_FENCE.match(line))
 
     def follow(self, line: str) -> None:
-        """Note whether a whole line begins code or ends it."""
+        """Take a whole line into account, which may begin or end code."""
         fence = _FENCE.match(line)
         if fence is None:
             return
@@ -54,11 +54,11 @@ class PlainWriter:
     """Writes text to a terminal as it grows."""
 
     def __init__(self, out: TextIO, paint: Callable[[str], str] = str, wraps: bool = True) -> None:
-        """``paint``: how a piece of text is written, as with codes for its style."""
+        """``paint``: turns a piece of text into what is written, such as codes for its style."""
         self._out = out
         self._paint = paint
         self._wraps = wraps
-        self._whole_words = is_simple()  # such a terminal can take nothing back
+        self._whole_words = is_simple()  # such a terminal cannot rewrite text
         self._fences = Fences()
         self._text = ""
         self._shown = 0
@@ -108,9 +108,9 @@ class PlainWriter:
 
 
 def answer_writer(wraps: bool = True) -> tuple[Write, Callable[[], None]]:
-    """How to write pieces of a model's answer to stdout, and how to end it.
+    """Functions that write a piece of a model's answer to stdout, and that end it.
 
-    A pipe gets just the text.
+    A pipe gets the bare text.
     """
     if not sys.stdout.isatty():
         return _write, lambda: None
@@ -120,7 +120,7 @@ def answer_writer(wraps: bool = True) -> tuple[Write, Callable[[], None]]:
 
 
 def print_answer(text: str, wraps: bool) -> None:
-    """Write a whole answer to stdout, and the end of its line."""
+    """Write a whole answer to stdout, and a line break."""
     write, end = answer_writer(wraps)
     write(text)
     end()

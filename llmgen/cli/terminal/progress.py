@@ -1,9 +1,9 @@
-"""One line on stderr that tells how far the work is.
+"""One line on stderr that shows how far the work is.
 
-It is drawn only on a terminal, never touches stdout, and is gone when the work is done.
-Whatever else is written meanwhile, to stderr or stdout, takes the line off first
-(:func:`aside`), because both may be the same terminal.  The line is drawn where the work
-reports, by no thread of its own: that would take time from the threads that compute.
+It is drawn only on a terminal, never on stdout, and is removed when the work is done.
+Anything else that is written meanwhile, to stderr or stdout, removes the line first
+(:func:`aside`), because both may be the same terminal.  The line is drawn when the work
+reports, not by a thread of its own, which would take time from the threads that compute.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _EVERY_S = 0.1
 _WIDEST = 100
 _BAR = 30
 _SHORTEST_BAR = 8
-_LONG_PROMPT = 256  # tokens: fewer are done at once, but for the largest models
+_LONG_PROMPT = 256  # tokens: shorter ones take no noticeable time on most models
 
 _lock = threading.RLock()  # a note may come from another thread
 _drawn = ""
 
 
 class Bar:
-    """A line with what is done, how much of it, and the time left; to be used in a ``with`` block.
+    """A line with the work, how much of it is done, and the time left; used in a ``with`` block.
 
-    ``total`` 0 stands for work whose size nobody knows: the line then has no bar.
+    ``total`` 0 stands for work of unknown size: the line then has no bar.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Bar:
         clear()
 
     def update(self, done: int = 0, note: str = "") -> None:
-        """Show that this much is done, with a few words; costs nothing when called often."""
+        """Show that this much is done, with a short note; cheap to call often."""
         if not self._can_draw:
             return
         now = time.monotonic()
@@ -62,12 +62,12 @@ class Bar:
         _draw(self._line(done, note, now))
 
     def say(self, what: str) -> None:
-        """Show other words, at once."""
+        """Show another description at once."""
         self.what, self._last = what, 0.0
         self.update()
 
     def _line(self, done: int, note: str, now: float) -> str:
-        """The text; the bar gives way where the terminal is narrow."""
+        """The text; on a narrow terminal the bar is shortened or left out."""
         if not self._total:
             return _cut(f"{self.what} {self._number(done)} {self._unit}" if done else self.what)
         amount = f"{self._number(done)}/{self._number(self._total)} {self._unit}".rstrip()
@@ -87,9 +87,9 @@ class Bar:
 
 
 class PromptBar:
-    """The bar of a prompt, to be given as ``on_prompt``: it comes with a long one, and goes when that is computed.
+    """A bar for a prompt, passed as ``on_prompt``: shown for a long one until it is computed.
 
-    Whoever ends the work earlier calls :func:`clear`.
+    Code that ends the work earlier calls :func:`clear`.
     """
 
     def __init__(self) -> None:
@@ -106,16 +106,16 @@ class PromptBar:
 
 
 def clear() -> None:
-    """Take the line off the screen."""
+    """Remove the line from the screen."""
     if _drawn:
         _draw("")
 
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Take the line off the screen while something else is written there; the next report draws it again.
+    """Remove the line from the screen while something else is written; the next report draws it again.
 
-    Not at once: what goes into a pipe may come to the same terminal a little later.
+    It is not redrawn at once: what goes into a pipe may reach the same terminal a little later.
     """
     with _lock:
         clear()
@@ -123,11 +123,11 @@ def aside() -> Iterator[None]:
 
 
 def _draw(line: str) -> None:
-    """Put this line in place of the one that is drawn; empty takes it off."""
+    """Replace the line on the screen with this one; an empty one removes it."""
     global _drawn
     with _lock:
         try:
-            # blanks, which every terminal knows; as many as there is room for: ^C may stand behind the line
+            # spaces, which work on every terminal; across the whole width, since ^C may follow the line
             sys.stderr.write(("\r" + " " * _width() + "\r" if _drawn else "") + line)
             sys.stderr.flush()
         except (OSError, ValueError):
@@ -149,5 +149,5 @@ def _cut(line: str) -> str:
 
 
 def _width() -> int:
-    """The columns that a line may take: not the last one, behind which terminals break."""
+    """The columns that a line may take: all but the last, after which terminals wrap."""
     return max(1, min(terminal_size(sys.stderr)[0], _WIDEST) - 1)

@@ -1,4 +1,4 @@
-"""What the terminal can do, and whether the user wants notes and progress on it."""
+"""What the terminal can do, and whether the user wants notes and progress."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 def terminal_size(stream: TextIO) -> tuple[int, int]:
-    """Columns and rows of the terminal behind a stream; COLUMNS and LINES count before what it says."""
+    """Columns and rows of a stream's terminal; the variables COLUMNS and LINES take precedence."""
     try:
         columns, rows = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
@@ -22,7 +22,7 @@ def _stated(name: str) -> int:
 
 
 def is_simple() -> bool:
-    """Whether the terminal says that it knows no control sequences."""
+    """Whether the terminal declares that it has no control sequences."""
     return os.environ.get("TERM") in ("dumb", "unknown")
 
 
@@ -35,11 +35,11 @@ _quiet = False
 
 
 def be_quiet(quiet: bool) -> None:
-    """Whether notes and progress are left out from here on."""
+    """Set whether notes and progress are left out from here on."""
     global _quiet
     _quiet = quiet
 
 
 def is_quiet() -> bool:
-    """Whether only errors are to be said."""
+    """Whether only errors are shown."""
     return _quiet

@@ -1,4 +1,4 @@
-"""Follow a generation and show its text, whatever ends it."""
+"""Show the text of a generation as it comes, however it ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Stream(Protocol):
-    """What can be followed: a ``GenerationStream``, or one that changes its text."""
+    """What can be followed: a ``GenerationStream``, or a wrapper that changes its text."""
 
     @property
     def text(self) -> str: ...
@@ -28,9 +28,9 @@ class Stream(Protocol):
 def follow(stream: Stream, show: Callable[[str], None]) -> GenerationResult:
     """Show the text as it comes and return the result.
 
-    Ctrl-C between two tokens ends the answer as it does within one.  Text that was held
-    back, because it might have become a stop string or was half a character, is shown
-    at every ending, also before an error is raised.
+    Ctrl-C between two tokens ends the answer just as it does within one.  Text that was held
+    back, because it might have become a stop string or was half a character, is always
+    shown at the end, also before an error is raised.
     """
     shown = 0
 
@@ -45,7 +45,7 @@ def follow(stream: Stream, show: Callable[[str], None]) -> GenerationResult:
     except KeyboardInterrupt:
         stream.close()
     finally:
-        clear()  # of a prompt that was not computed to its end
+        clear()  # the bar of a prompt that was interrupted
         if len(stream.text) > shown:
             add(stream.text[shown:])
     assert stream.result is not None

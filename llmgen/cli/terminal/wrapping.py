@@ -1,9 +1,9 @@
-"""Where text may be broken into the rows of a terminal, and how much room it takes there.
+"""Where text may be broken into rows on a terminal, and how many columns it takes.
 
-Words stay whole; text that has no blanks between its words (Chinese, Japanese, emoji) is
-broken between characters, but never in front of a closing mark or after an opening one.
-A word that is wider than the terminal begins a row of its own and goes on over the edge,
-so that a long link can still be clicked and copied.
+Words stay whole.  Text without spaces between words (Chinese, Japanese, emoji) is broken
+between characters, but never before a closing mark or after an opening one.  A word that
+is wider than the terminal starts a row of its own and runs over the edge, so that a long
+link can still be clicked and copied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _JOINER = "\u200d"
 _ZERO_WIDTH_SPACE = "\u200b"
 # Joiners, variation selectors, keycaps, parts of Korean syllables, flags, skin tones.
 _UNSURE = re.compile("[\u200d\ufe0e\ufe0f\u20e3\u1100-\u11ff\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff]")
-_HANGUL = re.compile("[\uac00-\ud7a3]")  # Korean has blanks between its words
+_HANGUL = re.compile("[\uac00-\ud7a3]")  # Korean puts spaces between words
 _NOT_FIRST = frozenset(
     ",.;:!?)]}'\"%\u00b0\u2019\u201d\u2026\u2025\u2030\u2103\u3001\u3002\u3003\u3005\u3009\u300b\u300d\u300f\u3011\u3015"
     "\u3017\u3041\u3043\u3045\u3047\u3049\u3063\u3083\u3085\u3087\u308e\u309d\u309e\u30a1\u30a3\u30a5\u30a7\u30a9\u30c3"
@@ -35,7 +35,7 @@ _HANGING = re.compile(r"\s*(?:(?:[-*+\u2022]|\d{1,9}[.)])\s+|>\s?)?")
 
 @dataclass(frozen=True)
 class Row:
-    """The characters ``begin`` to ``end`` of a text, without the blanks at which it was broken."""
+    """The characters ``begin`` to ``end`` of a text, without the spaces at which it was broken."""
 
     begin: int
     end: int
@@ -44,8 +44,8 @@ class Row:
 def wrap(text: Sequence[str], width: int, hang: int = 0, start: int = 0) -> list[Row]:
     """The rows of a text, at least one.
 
-    The first begins in column ``start``, the others in column ``hang``.  Signs whose width
-    terminals disagree on count with the larger one, so that a row never takes two.
+    The first begins in column ``start``, the others in column ``hang``.  Characters whose width
+    terminals disagree on count as the wider, so that a row never takes two.
     """
     rows: list[Row] = []
     begin = end = 0
@@ -56,17 +56,17 @@ def wrap(text: Sequence[str], width: int, hang: int = 0, start: int = 0) -> list
             rows.append(Row(begin, end))
             begin, column, gap = first, hang, 0
         column += gap + size
-        if column > width:  # the terminal breaks this one
+        if column > width:  # the terminal breaks this row
             few, many = (
                 _walk(text[begin:last], width, hang if rows else start, wide) for wide in (False, True)
             )
-            column = many[1] if few == many else width  # not known: the next word begins a row
+            column = many[1] if few == many else width  # unknown: the next word begins a row
         end = last
     return [*rows, Row(begin, end)]
 
 
 def wrapped(text: str, width: int, hang: int = 0) -> str:
-    """Lines of text with line breaks where their rows end; ``hang``: blanks before rows after the first."""
+    """Text with line breaks where its rows end; ``hang``: spaces before the rows after the first."""
     hang = fitting_hang(hang, width)
     lines = []
     for line in text.split("\n"):
@@ -76,20 +76,20 @@ def wrapped(text: str, width: int, hang: int = 0) -> str:
 
 
 def for_terminal(text: str, stream: TextIO, hang: int = 0) -> str:
-    """The text wrapped at words where the stream is a terminal, and as it is elsewhere."""
+    """The text, wrapped at words if the stream is a terminal."""
     if not stream.isatty():
         return text
     return wrapped(text.expandtabs(), terminal_size(stream)[0], hang)
 
 
 def hang_of(line: str, width: int) -> int:
-    """The column in which a line's text begins, after its indent and the mark of a list item or quote."""
+    """The column where a line's text begins, after its indent and a list or quote mark."""
     found = _HANGING.match(line)
     return fitting_hang(widest(found.group()) if found else 0, width)
 
 
 def fitting_hang(hang: int, width: int) -> int:
-    """The hanging indent, none where it would leave too little room for text."""
+    """The hanging indent, or none if it would leave too little room for text."""
     return hang if 2 * hang <= width else 0
 
 
@@ -99,13 +99,13 @@ def widest(text: Sequence[str]) -> int:
 
 
 def height(text: Sequence[str], width: int) -> int | None:
-    """How many rows a terminal makes of text that it breaks itself; None where terminals do not agree."""
+    """How many rows a terminal needs for text that it breaks itself; None if terminals do not agree."""
     few, many = (_walk(text, width, 0, wide)[0] for wide in (False, True))
     return few if few == many else None
 
 
 def _words(text: Sequence[str]) -> list[tuple[int, int]]:
-    """Where what must not be broken begins and ends."""
+    """The ranges that must not be broken."""
     words: list[tuple[int, int]] = []
     begin: int | None = None
     for i, char in enumerate(text):
@@ -122,7 +122,7 @@ def _words(text: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _may_break(before: str, char: str) -> bool:
-    """Whether a row may end between two characters, neither of them a blank."""
+    """Whether a row may end between two characters, neither of them a space."""
     if before == _ZERO_WIDTH_SPACE or before == "\u2014":  # an em dash
         return char not in _NOT_FIRST
     if before.isascii() and char.isascii():
@@ -135,12 +135,12 @@ def _may_break(before: str, char: str) -> bool:
 
 
 def _stands_alone(char: str) -> bool:
-    """Whether a character is written without blanks around it, as those of Chinese are."""
+    """Whether a character is written without spaces around it, as in Chinese."""
     return not char.isascii() and cell_size(char) == 2 and not _HANGUL.match(char)
 
 
 def _walk(text: Sequence[str], width: int, column: int, wide: bool) -> tuple[int, int]:
-    """How many rows a terminal makes of text that begins in a column, and the column where it ends."""
+    """The rows that a terminal needs for text that begins in a column, and the column where it ends."""
     rows = 1
     for size in _sizes(text, wide):
         if column + size > max(1, width):
@@ -152,8 +152,8 @@ def _walk(text: Sequence[str], width: int, column: int, wide: bool) -> tuple[int
 def _sizes(text: Sequence[str], wide: bool) -> list[int]:
     """The columns of each character.
 
-    Terminals do not agree on how wide a sign of several characters is (a family, a flag, a
-    skin tone): as wide as all of them, or no wider than the first.
+    Terminals disagree about a sign made of several characters (a family, a flag, a skin
+    tone): it is as wide as all of them together, or only as wide as the first.
     """
     sizes, before = [], ""
     for char in text:

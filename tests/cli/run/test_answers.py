@@ -133,13 +133,13 @@ def test_verbose_and_options_in_effect(tmp_path: Path) -> None:
 BREAKS = """
 import sys
 from llmgen.backends.cpu.model import Model
-decode, calls = Model.decode, []
-def failing(self, *args, **options):
-    calls.append(1)
+forward, calls = Model.forward, []
+def failing(self, parts, role, *args):
+    calls.extend([role] * (role == "generated"))
     if len(calls) == 4:
         raise {error}
-    return decode(self, *args, **options)
-Model.decode = failing
+    return forward(self, parts, role, *args)
+Model.forward = failing
 from llmgen.cli import main
 main()
 """
