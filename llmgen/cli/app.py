@@ -1,7 +1,7 @@
 """The ``llmgen`` program: its commands and the options before them.
 
-``--help`` must be instant, so a command's module is imported when the command is
-used, and the list of commands with a line on each stands here.
+``--help`` must be instant, so a command's module is imported only when the command is
+used, and a line on each command is here.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ COMMANDS = {
 
 
 ALIASES = {"ls": "list", "show": "inspect"}
-"""What people type, too."""
+"""Other names that people type."""
 
 
 class _LazyCommands(MutableMapping[str, Any]):
-    """Name -> command, where a command comes into being when it is looked up."""
+    """Name -> command; a command is made when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         name = ALIASES.get(name, name)
@@ -48,7 +48,7 @@ class _LazyCommands(MutableMapping[str, Any]):
         module = importlib.import_module(f"llmgen.cli.{name}")
         if hasattr(module, "__path__"):
             module = importlib.import_module(f"llmgen.cli.{name}.command")
-        if hasattr(module, "app"):  # a command that has commands of its own
+        if hasattr(module, "app"):  # a group of commands
             return typer.main.get_command(_completed(module.app))
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         command = reading_texts(with_volume(module.command, quiet=name != "chat"))
@@ -68,7 +68,7 @@ class _LazyCommands(MutableMapping[str, Any]):
 
 
 def _completed(app: typer.Typer) -> typer.Typer:
-    """Give a group and its commands what a single command gets above."""
+    """Give a group and its commands the same decorators as a single command."""
     for entry in (app.registered_callback, *app.registered_commands):
         if entry is not None and entry.callback is not None:
             entry.callback = reading_texts(
@@ -80,7 +80,7 @@ def _completed(app: typer.Typer) -> typer.Typer:
 
 
 def _with_other_names(command: Any) -> Any:
-    """Let a command take its options by the names that they have in other programs."""
+    """Let a command accept the names that other programs have for its options."""
     from llmgen.cli.common.options import own_flag
 
     flags = {flag.lstrip("-") for parameter in command.params for flag in parameter.opts}
@@ -142,6 +142,6 @@ def run() -> None:
     program = typer.main.get_command(app)
     if "_LLMGEN_COMPLETE" in os.environ:
         program.main(prog_name="llmgen")
-    # Not main() otherwise: it has its own ideas about errors, Ctrl-C and closed pipes.
+    # Not main() otherwise: it has its own handling of errors, Ctrl-C and closed pipes.
     with program.make_context("llmgen", sys.argv[1:]) as context:
         program.invoke(context)

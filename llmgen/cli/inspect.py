@@ -57,7 +57,7 @@ def command(
 
 
 def _metadata(file: GGUFFile) -> dict[str, Any]:
-    """All metadata; of an array only its type and length, since vocabularies are long."""
+    """All metadata; arrays, which may be long vocabularies, as type and length."""
     values = {}
     for key, value in file.metadata.items():
         kind = file.metadata_type(key)

@@ -35,7 +35,7 @@ def command(
 
 
 def _describe(model: hub.LocalModel) -> dict[str, Any]:
-    """What the list says about one file: a damaged one has an error instead of the rest."""
+    """The facts about one file; a damaged one has an error instead."""
     entry: dict[str, Any] = {
         "name": model.name,
         "path": str(model.path),

@@ -82,7 +82,7 @@ def _read(file: Path) -> str:
 
 
 def _measure(llm: LLM, ids: list[int], parts: list[Window]) -> tuple[Perplexity | None, BaseException | None]:
-    """The last figures, and what ended it early: they are worth as much then."""
+    """The last figures, and the error that ended it early, if any: they are valid then too."""
     from llmgen.engine.perplexity import measure
 
     tokenizer = llm.tokenizer

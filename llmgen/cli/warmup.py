@@ -46,7 +46,7 @@ def command(
     for local in here:
         try:
             _warm(str(local.path), engine)
-        except LLMGenError as error:  # a file that cannot run must not keep the others from it
+        except LLMGenError as error:  # a file that cannot run must not stop the others
             note(f"{visible(local.name)} left out: {visible(error)}")
 
 

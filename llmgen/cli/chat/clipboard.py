@@ -1,4 +1,4 @@
-"""Text to the clipboard: by a program of the desktop, or by asking the terminal."""
+"""Text to the clipboard, through a desktop program or the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmgen.errors import LLMGenError
 _MOST_OSC_52 = 74_000  # bytes of base64; terminals drop longer ones
 _PATIENCE_S = 5
 
-# What has to be in the environment, and the command that reads the text from stdin.
+# The variable that must be set, and the command that reads the text from stdin.
 _PROGRAMS = (
     ("WAYLAND_DISPLAY", ["wl-copy"]),
     ("DISPLAY", ["xclip", "-selection", "clipboard"]),
@@ -23,13 +23,13 @@ _PROGRAMS = (
     (None, ["pbcopy"]),
     (None, ["termux-clipboard-set"]),
     (None, ["clip.exe"]),
-    # tmux keeps OSC 52 of its programs to itself, but hands this on to its own terminal.
+    # tmux does not pass OSC 52 on from its programs, but passes this on to its own terminal.
     ("TMUX", ["tmux", "load-buffer", "-w", "-"]),
 )
 
 
 def copy(text: str) -> str:
-    """Put the text there; returns how, for the user.  Raises LLMGenError where there is no way."""
+    """Copy the text; returns how, for the user.  Raises LLMGenError if there is no way."""
     for program in _programs():
         if _runs(program, text):
             return f"copied with {program[0]}"
@@ -54,7 +54,7 @@ def copy(text: str) -> str:
 def _programs() -> list[list[str]]:
     """The programs that may work here.
 
-    From another computer (SSH) those of this one's own screen would copy where nobody sits.
+    Over SSH, those that need no display would copy to a screen that the user cannot see.
     """
     remote = bool(os.environ.get("SSH_TTY") or os.environ.get("SSH_CONNECTION"))
     return [
@@ -65,13 +65,15 @@ def _programs() -> list[list[str]]:
 
 
 def _runs(command: list[str], text: str) -> bool:
-    """Give the text to a program; False where it fails or hangs."""
-    encoding = "utf-16" if command[0] == "clip.exe" else "utf-8"  # with its mark, else it reads a code page
+    """Run a program with the text on its stdin; False if it fails or hangs."""
+    encoding = (
+        "utf-16" if command[0] == "clip.exe" else "utf-8"
+    )  # with a byte order mark, or it would use a code page
     try:
         done = subprocess.run(
             command,
             input=text.encode(encoding, "replace"),
-            stdout=subprocess.DEVNULL,  # a clipboard's owner lives on, and must not keep our streams
+            stdout=subprocess.DEVNULL,  # the clipboard's owner keeps running, and must not hold our streams
             stderr=subprocess.DEVNULL,
             timeout=_PATIENCE_S,
             check=False,

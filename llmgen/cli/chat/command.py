@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Think(StrEnum):
-    """What to do with a model's thoughts."""
+    """What to do with a model's reasoning."""
 
     show = "show"
     fold = "fold"
@@ -39,7 +39,7 @@ class Think(StrEnum):
     off = "off"
 
 
-# How templates are told not to think, by the variable that they ask for.
+# How to switch reasoning off, by the variable that a template reads.
 _WITHOUT_THOUGHTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"\benable_thinking\b", {"enable_thinking": False}),  # Qwen, GLM, SmolLM3
     (r"\bthinking is (not )?defined\b|\b(el)?if (not )?thinking\b", {"thinking": False}),  # DeepSeek, Granite
@@ -48,7 +48,7 @@ _WITHOUT_THOUGHTS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 class WhenFull(StrEnum):
-    """The earlier names of --context-full's values here."""
+    """The values of --when-full, the earlier name of --context-full here."""
 
     stop = "stop"
     drop = "drop"
@@ -156,7 +156,7 @@ command = configurable(model_options(sampling_options(talk)))
 
 
 class _Models:
-    """The open model, and the change to another one."""
+    """The open model, and how to change to another one."""
 
     def __init__(self, engine: EngineOptions, template: str | None, think: Think) -> None:
         self._engine, self._template, self._think = engine, template, think
@@ -169,9 +169,9 @@ class _Models:
         return llm, chosen or _stand_in(llm)
 
     def change(self, talk: Conversation, name: str) -> Path:
-        """Load another model and let the conversation go on with it; then the first one goes.
+        """Load another model for the conversation, then close the first.
 
-        A failure changes nothing.
+        After a failure nothing has changed.
         """
         path = model_path(name)
         old, self._open = self._open, ExitStack()
@@ -182,7 +182,7 @@ class _Models:
             self._open.close()
             self._open = old
             raise
-        with noted():  # half a change would be the end
+        with noted():  # an interrupted change would leave neither model usable
             talk.use(llm, template, template.stops, options)
         old.close()
         return path
@@ -193,7 +193,7 @@ class _Models:
 
 
 def _run(repl: Repl, first: str | None) -> int:
-    """With a terminal to type at, or a pipe to read from."""
+    """Run the loop with a terminal or a pipe as its input."""
     from llmgen.cli.chat import commands
     from llmgen.cli.chat.keyboard import quiet_terminal
     from llmgen.cli.chat.reading import Lines, Prompt
@@ -201,7 +201,7 @@ def _run(repl: Repl, first: str | None) -> int:
     if not sys.stdin.isatty():
         return repl.run(Lines(), interactive=False, first=first)
     if hasattr(sys.stdin, "reconfigure"):
-        sys.stdin.reconfigure(encoding="utf-8")  # as everywhere, whatever the locale says
+        sys.stdin.reconfigure(encoding="utf-8")  # as everywhere, whatever the locale
     note("/help lists the commands; Ctrl-D leaves")
     prompt = Prompt(commands.HELP, lambda line: commands.completions(repl, line), repl.status)
     with quiet_terminal():
@@ -212,12 +212,12 @@ def _run(repl: Repl, first: str | None) -> int:
 
 
 def _say(sentence: str) -> None:
-    """A sentence that may hold words of a template."""
+    """Print a sentence that may quote a template."""
     note(visible(sentence))
 
 
 def _stand_in(llm: LLM) -> ChatTemplate:
-    """A format for a model that brings no template; which, and why, is said."""
+    """A format for a model without a template; which one, and why, is printed."""
     from llmgen.tokenizer import guess_format
 
     names = [llm.metadata.get(f"general.{key}") for key in ("name", "finetune", "basename")]
@@ -229,7 +229,7 @@ def _stand_in(llm: LLM) -> ChatTemplate:
 
 
 def _options(template: ChatTemplate, think: Think) -> dict[str, Any]:
-    """What the template is told besides the messages."""
+    """What the template gets besides the messages."""
     if think is not Think.off:
         return {}
     for pattern, options in _WITHOUT_THOUGHTS:

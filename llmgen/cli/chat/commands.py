@@ -1,4 +1,4 @@
-"""What begins with a slash."""
+"""Slash commands."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def obey(repl: Repl, line: str) -> None:
 
 
 def _no_command(name: str) -> str:
-    """What to say about something that begins with a slash: a slip, or a message such as a path."""
+    """The error for an unknown command: a typo, or a message such as a path."""
     as_text = f"to send a message that begins with a slash, begin it with two: /{visible(shorten(name, 40))}"
     if not re.fullmatch(r"/[A-Za-z_-]+!?", name):
         return f"{visible(shorten(name, 40))} is not a command; {as_text}"
@@ -77,7 +77,7 @@ def _no_command(name: str) -> str:
 
 
 def completions(repl: Repl, line: str) -> Iterable[str]:
-    """Words that may follow a command."""
+    """Completions for what follows a command."""
     name = line.split(" ")[0]
     if name in ("/set", "/reset"):
         return [field.name for field in dataclasses.fields(repl.talk.sampling)]
@@ -102,8 +102,7 @@ def _system(repl: Repl, rest: str) -> None:
         note(visible(repl.talk.system or "there is no system message", keep="\n"))
 
 
-# What the oldest turns of a conversation and the oldest tokens of an answer do when the context
-# is full is one option; this is its earlier name here, and those of its values.
+# The values of `when_full`, an earlier name of `context_full`.
 WHEN_FULL = {"stop": "stop", "drop": "shift"}
 
 
@@ -214,7 +213,7 @@ def _save_over(repl: Repl, rest: str) -> None:
 
 
 def _refuse_to_replace(repl: Repl, path: Path, replace: bool, command: str = "/save") -> None:
-    """A file that this conversation has not written stays as it is, unless the user says so."""
+    """Refuse to replace a file that this conversation has not written."""
     if not replace and path.is_file() and path.resolve() not in repl.own_files:
         raise UsageError(f"{path} exists already; {command}! {path} replaces it")
 
@@ -260,7 +259,7 @@ def _stats(repl: Repl, rest: str) -> None:
     if last is None:
         raise UsageError("there is no answer yet; write a message first")
     t = last.timings
-    # An answer that was stopped before its first token has no speed: the prompt was not finished.
+    # An answer that was stopped before its first token has no prompt speed.
     speed = (
         ""
         if t.prefill_tokens_per_s is None or t.ttft_s is None
@@ -279,7 +278,7 @@ def _read(repl: Repl, rest: str) -> None:
 
 
 def attach(repl: Repl, path: Path) -> None:
-    """Let a text file go with the next message.  Raises LLMGenError."""
+    """Attach a text file to the next message.  Raises LLMGenError."""
     with store.open_file(path) as file:
         text = text_in(file, visible(path), _MOST_BYTES, LLMGenError)
     talk, waiting = repl.talk, sum(repl.talk.count(text) for _, text in repl.files)

@@ -22,10 +22,10 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class _Known:
-    """The beginning of a prompt, with an answer at its end, as the model has seen it.
+    """The beginning of a prompt, up to the end of an answer, in the tokens that the model has seen.
 
-    Another tokenization of the same text would have to be computed anew.  ``pending`` are
-    those of the last tokens that hold the beginning of a character.
+    With other tokens for the same text, the cache could not be used.  ``pending`` are the
+    last tokens, if they hold the beginning of a character.
     """
 
     text: str
@@ -35,7 +35,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class State:
-    """A conversation at some moment, to go back to."""
+    """A saved state of a conversation, to go back to."""
 
     messages: list[Message]
     known: list[_Known]
@@ -49,7 +49,7 @@ class State:
 class Conversation:
     """The messages, and a session that holds the cache for them.
 
-    ``say`` gets sentences for the user.
+    ``say`` shows a sentence to the user.
     """
 
     llm: LLM
@@ -60,23 +60,25 @@ class Conversation:
     stops: tuple[str, ...] = ()
     messages: list[Message] = field(default_factory=list)
     left_out: int = 0
-    """How many of the oldest messages after the system message no longer fit the context."""
+    """How many of the oldest messages after the system message were dropped for lack of context."""
     last: GenerationResult | None = None
     cancel: Cancel | None = None
-    """What is asked whether the next answer is to end."""
+    """The cancel token for the next answer."""
 
     def __post_init__(self) -> None:
         self.session = self.llm.session()
         self._known: list[_Known] = []
         self._prompt = _Known("", [])
         self._running: JoinedStream | None = None
-        self._continues = False  # the running answer goes on with the last message
+        self._continues = False  # the running answer continues the last message
         self._counted: tuple[list[Message], int, int] | None = None
-        self._written: tuple[str, bool] | None = None  # the last answer as it was written, begun in thoughts?
+        self._written: tuple[str, bool] | None = (
+            None  # the last answer's raw text, and whether it begins in thoughts
+        )
         self.thinks = False
         """Whether the running answer begins within thoughts."""
         self.after_label = False
-        """Whether the running answer begins with the blank after a label such as ``Assistant:``."""
+        """Whether the running answer begins with the space after a label such as ``Assistant:``."""
         self._said: set[object] = set()
 
     def close(self) -> None:
@@ -84,7 +86,7 @@ class Conversation:
         self.session.close()
 
     def use(self, llm: LLM, template: ChatTemplate, stops: tuple[str, ...], options: dict[str, Any]) -> None:
-        """Go on with another model."""
+        """Continue with another model."""
         self.session.close()
         self.llm, self.template, self.stops, self.template_options = llm, template, stops, options
         self.session = llm.session()
@@ -120,19 +122,19 @@ class Conversation:
         self._forget()
 
     def replace(self, messages: list[Message]) -> None:
-        """Take other messages."""
+        """Replace all messages."""
         self.messages = [dict(message) for message in messages]
         self._forget()
 
     def undo(self) -> str:
-        """Take the last message of the user back, with its answer; returns it."""
+        """Remove the last user message with its answer; returns the message."""
         at = self._last_user()
         text = str(self.messages[at]["content"])
         self._cut(at)
         return text
 
     def drop_answer(self) -> None:
-        """Take the last answer back, for another one."""
+        """Remove the last answer, to make another one."""
         self._cut(self._last_user() + 1)
 
     def _last_user(self) -> int:
@@ -142,7 +144,7 @@ class Conversation:
         raise UsageError("there is no message yet; write one first")
 
     def _cut(self, at: int) -> None:
-        """Take the messages from this one on back.  What the cache holds of them is of use to nobody else."""
+        """Remove the messages from this one on, and what is known of their tokens."""
         del self.messages[at:]
         del self._known[sum(message["role"] == "assistant" for message in self.messages) :]
         self._written = None
@@ -159,14 +161,14 @@ class Conversation:
         self.last = None
 
     def state(self) -> State:
-        """How things are now."""
+        """The current state."""
         return State(
             *(list(self.messages), list(self._known), self._written),
             *(self.left_out, self.last, set(self._said)),
         )
 
     def restore(self, state: State) -> None:
-        """Back to how things were; the cache may hold more, of which the next prompt takes what it can use."""
+        """Go back to a state; the cache may hold more, and the next prompt uses what it can."""
         self.messages, self._known = list(state.messages), list(state.known)
         self._written, self.left_out = state.written, state.left_out
         self.last, self._said = state.last, set(state.said)
@@ -174,19 +176,19 @@ class Conversation:
     # -- answers
 
     def ask(self, text: str, seed_shift: int = 0) -> JoinedStream:
-        """The stream of the answer to a new message; its result is to be kept with :meth:`keep`."""
+        """The stream of the answer to a new message; pass its result to :meth:`keep`."""
         self.messages.append({"role": "user", "content": text})
         return self.again(seed_shift)
 
     def again(self, seed_shift: int = 0) -> JoinedStream:
-        """The same for the message that is the last one."""
+        """The same for the message that is already the last one."""
         self._prompt, self._continues = self._fitted(self._encode), False
         self.thinks = thinking.opened_by(self._prompt.text)
         self.after_label = self._prompt.text.endswith(":")
         return self._stream(seed_shift)
 
     def go_on(self) -> JoinedStream:
-        """The stream of what follows the last answer; its result is to be kept too."""
+        """The stream of a continuation of the last answer; pass its result to :meth:`keep`."""
         if self.answer is None:
             raise UsageError("there is no answer to continue; write a message first")
         self._prompt, self._continues = self._fitted(self._up_to_answer), True
@@ -195,7 +197,7 @@ class Conversation:
         return self._stream(0)
 
     def keep(self, result: GenerationResult) -> None:
-        """Keep what the running answer gave, whole or not."""
+        """Add the result of the running answer to the conversation, whole or not."""
         grown, self._written = self._grown(result.text), self._text_so_far(result.text)
         if self._continues:
             self.messages.pop()
@@ -208,7 +210,7 @@ class Conversation:
         pending = self._running.pending if self._running else []
         known = _Known(self._prompt.text + result.text, self._prompt.ids + tokens, pending)
         answers = sum(message["role"] == "assistant" for message in self.messages)
-        # As many as there are answers; one that cannot be used is never the beginning of a prompt.
+        # One per answer; an unusable one never matches the beginning of a prompt.
         unusable = _Known("\0", known.ids)
         self._known += [unusable] * (answers - 1 - len(self._known))
         self._known.append(known if exact else unusable)
@@ -221,7 +223,7 @@ class Conversation:
             self.say(warning)
 
     def draft(self) -> list[Message]:
-        """The messages with what there is of the running answer."""
+        """The messages with the running answer so far."""
         text = self._running.text if self._running else ""
         if not text:
             return self.messages
@@ -229,7 +231,7 @@ class Conversation:
         return [*(self.messages[:-1] if self._continues else self.messages), grown]
 
     def _text_so_far(self, text: str) -> tuple[str, bool]:
-        """The running answer with this text as it is written, and whether it begins in thoughts."""
+        """The running answer's raw text with this part, and whether it begins in thoughts."""
         if not self._continues:
             return text.removeprefix(" ") if self.after_label else text, self.thinks
         before, thinks = self._written or (self.answer or "", False)
@@ -237,7 +239,7 @@ class Conversation:
 
     def _grown(self, text: str) -> Message:
         """The running answer's message with this text."""
-        if self._continues and self._written is None:  # its thoughts, if it has any, are apart already
+        if self._continues and self._written is None:  # its thoughts, if any, are separate already
             last = self.messages[-1]
             return {**last, "content": last["content"] + text}
         return _message(*self._text_so_far(text))
@@ -258,17 +260,17 @@ class Conversation:
 
     @property
     def shifts(self) -> bool:
-        """Whether a full context lets the oldest go, within an answer and between two."""
+        """Whether a full context drops the oldest tokens, within an answer and between two."""
         return self.sampling.context_full == "shift"
 
     @property
     def may_think(self) -> bool:
-        """Whether the running answer may hold thoughts that nothing opens."""
+        """Whether the running answer may hold thoughts without an opening mark."""
         return thinking.may_be_unopened(self._prompt.text, self.template, self.llm.tokenizer)
 
     @property
     def used(self) -> int:
-        """Tokens of the conversation as it is, with what its template puts around them."""
+        """Tokens of the conversation, including what the template adds."""
         if self._counted is None or self._counted[:2] != (self.messages, self.left_out):
             self._counted = list(self.messages), self.left_out, self._count_all()
         return self._counted[2]
@@ -279,7 +281,7 @@ class Conversation:
             return sum(self.count(message["content"]) for message in messages)
         try:
             return len((self._encode() if self.answer is None else self._up_to_answer()).ids)
-        except LLMGenError:  # the template refuses them; the next message will say so
+        except LLMGenError:  # the template refuses them; the next message will report it
             return sum(self.count(message["content"]) for message in messages)
 
     def count(self, text: str) -> int:
@@ -291,13 +293,13 @@ class Conversation:
         return [*head, *self.messages[self._n_system + self.left_out :]]
 
     def _fitted(self, make: Callable[[], _Known]) -> _Known:
-        """The prompt; where it does not fit, the oldest turns are left out or it is refused, never silently."""
+        """The prompt; if it does not fit, the oldest turns are left out, or it is refused, never silently."""
         prompt = make()
         n_ctx, before, left_out = self.llm.n_ctx, len(prompt.ids), self.left_out
         wanted = self.sampling.max_tokens
         reserve = max(1, min(wanted if wanted >= 0 else n_ctx, n_ctx // 4))
         if self.shifts and before + reserve > n_ctx:
-            # More than needed: what follows is computed anew, which should not happen with every turn.
+            # Drop more than needed: the rest is computed again, which should not happen at every turn.
             while len(prompt.ids) + reserve > 0.75 * n_ctx and self._leave_out_oldest():
                 prompt = make()
         if self.left_out > left_out:
@@ -323,7 +325,7 @@ class Conversation:
         )
 
     def _leave_out_oldest(self) -> bool:
-        """Leave another turn out; False where only the last one is left."""
+        """Leave out another turn; False if only the last one is left."""
         turns = self.messages[self._n_system :]
         starts = [i for i, message in enumerate(turns) if message["role"] == "user" and i > self.left_out]
         if not starts:
@@ -332,7 +334,7 @@ class Conversation:
         return True
 
     def _n_head(self) -> int:
-        """How many tokens of the prompt come before the first turn's text: what a shift is to keep."""
+        """How many tokens of the prompt come before the first turn's text: a shift keeps them."""
         turns = self._in_context()[self._n_system :]
         parts = self._parts(self._in_context())
         at = "".join(text for text, _ in parts).find(turns[0]["content"]) if turns else 0
@@ -345,7 +347,7 @@ class Conversation:
         return same
 
     def _up_to_answer(self) -> _Known:
-        """The prompt that ends with the last answer, as it stands; in the tokens that the model has seen."""
+        """The prompt that ends with the last answer, in the tokens that the model has seen."""
         before = self._parts(self._in_context()[:-1])
         answer = self._written[0] if self._written else str(self.messages[-1]["content"])
         text = "".join(part for part, _ in before) + answer

@@ -1,18 +1,19 @@
-"""What is said about a context that fills up, before it hurts."""
+"""Warnings about a context that fills up."""
 
 from __future__ import annotations
 
 _WARN_AT = (0.75, 0.9)
 _LAST_TURN = 1.0
 WARNINGS: tuple[float, ...] = (*_WARN_AT, _LAST_TURN)
-"""What has been said is remembered by these."""
+"""The keys under which given warnings are remembered."""
 
 
 def warning(used: int, n_ctx: int, turn: int, *, full: bool, shifts: bool, said: set[object]) -> str | None:
-    """The sentence after an answer, if there is one to say; ``said`` learns of it.
+    """The warning after an answer, or None; ``said`` records it.
 
-    ``used``: the conversation's tokens; ``turn``: those of the last turn, which the next may need
-    again; ``full``: the answer ended because nothing was left; ``shifts``: the oldest tokens go.
+    ``used``: the conversation's tokens; ``turn``: those of the last turn, taken as an estimate for
+    the next; ``full``: the answer ended because the context was full; ``shifts``: the oldest tokens
+    are dropped.
     """
     then = "the oldest turns will be left out" if shifts else "the conversation will stop"
     if full:

@@ -1,9 +1,9 @@
 """Emphasis and code within a line of Markdown.
 
 Text that only looks like markup stays as it is: products (``3*4*5``), powers (``2**10``),
-patterns (``src/*/test/*``), names (``__init__``).  So emphasis begins only after a blank, an
-opening mark or a sentence's own marks, and ends only before a blank or a closing mark;
-languages without blanks between their words may have it anywhere.
+patterns (``src/*/test/*``), names (``__init__``).  So emphasis begins only after a space, an
+opening mark or punctuation, and ends only before a space or a closing mark; languages
+without spaces between words may have it anywhere.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
     from markdown_it.rules_inline import emphasis, strikethrough
 
-    # Without what would make text disappear: HTML, references, escapes as in \( of formulas.
+    # Without syntax that makes text disappear: HTML, references, escapes such as \( in formulas.
     parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough")
     parser.disable(["html_inline", "escape", "image", "link", "autolink", "entity", "newline"])
     parser.inline.ruler.at("emphasis", _careful(emphasis.tokenize))
@@ -67,7 +67,7 @@ def _parser() -> MarkdownIt:
 
 
 def _careful(rule: Rule) -> Rule:
-    """The parser's rule for a run of marks, which may then begin and end emphasis in fewer places."""
+    """The parser's rule for a run of marks, restricted to places where emphasis may begin or end."""
 
     def tokenize(state: Any, silent: bool) -> bool:
         start, n = state.pos, len(state.delimiters)
@@ -85,7 +85,7 @@ def _may_open(text: str, start: int) -> bool:
     before = text[start - 1] if start else " "
     if _DUNDER.match(text, start):
         return False
-    if before in _QUOTES:  # one that closes ends an operand, as in "a"*3
+    if before in _QUOTES:  # a closing quote ends an operand, as in "a"*3
         return start < 2 or text[start - 2].isspace() or text[start - 2] in "([{"
     return before.isspace() or before in _BEFORE or _is_unspaced(before)
 
@@ -94,10 +94,10 @@ def _may_close(text: str, start: int, end: int) -> bool:
     """Whether the marks between may end emphasis."""
     after, then = text[end : end + 1] or " ", text[end + 1 : end + 2]
     if (after in _QUOTES and then.isalnum()) or (after in "-." and then.isdigit()):
-        return False  # an operand begins
+        return False  # an operand follows
     return after.isspace() or after in (_AFTER_BOLD if end - start > 1 else _AFTER) or _is_unspaced(after)
 
 
 def _is_unspaced(char: str) -> bool:
-    """Whether a character's language puts no blanks where emphasis begins and ends."""
+    """Whether the character's script has no spaces where emphasis begins and ends."""
     return cell_size(char) == 2 or bool(_UNSPACED.match(char))

@@ -1,4 +1,4 @@
-"""An answer in several parts, one of which may have been cut in the middle of a character."""
+"""An answer in several parts, any of which may end in the middle of a character."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class JoinedStream:
-    """A stream whose text holds whole characters only.
+    """A stream whose text has only whole characters.
 
     A character that is incomplete when a limit or an interruption ends the answer is left
-    out; ``pending`` then holds the tokens it began with.  Given those, the stream of the
-    continuation begins with that character, so that the texts of all parts, joined, are
-    the text of all their tokens.
+    out, and ``pending`` holds the tokens of its beginning.  With those, the stream of the
+    continuation begins with that character, so that the joined texts of all parts are the
+    text of all their tokens.
     """
 
     def __init__(self, stream: GenerationStream, tokenizer: Tokenizer, pending: Sequence[int] = ()) -> None:
@@ -25,18 +25,18 @@ class JoinedStream:
         self._n_vocab = tokenizer.n_vocab
         self._alone = tokenizer.stream_decoder(skip_special=True, continuation=True)
         self._joined = tokenizer.stream_decoder(skip_special=True, continuation=True)
-        for token in pending:  # the characters that they complete belong to the part before
+        for token in pending:  # characters that these complete belong to the previous part
             self._joined.push(token)
         self._recent = list(pending)  # the last token that completed a character, and those after it
         self._in_step = not pending
-        self._broken = ""  # what the stream makes of the rest of a character ...
-        self._whole = ""  # ... and what it is
+        self._broken = ""  # what the stream gives for the rest of a character ...
+        self._whole = ""  # ... and the character itself
         self._tail: str | None = None
         self._result: GenerationResult | None = None
 
     @property
     def result(self) -> GenerationResult | None:
-        """The result, once the generation has ended in whatever way."""
+        """The result, once the generation has ended."""
         if self._result is None and self._stream.result is not None:
             self._finish(self._stream.result)
         return self._result
@@ -48,7 +48,7 @@ class JoinedStream:
 
     @property
     def pending(self) -> list[int]:
-        """The tokens with which an incomplete character at the end begins, and perhaps the one before it."""
+        """The tokens of an incomplete character at the end, and perhaps one token before them."""
         return self._recent if self.result and self._tail and self.result.finish_reason != "stop" else []
 
     def __iter__(self) -> Iterator[GenerationEvent]:
@@ -65,7 +65,7 @@ class JoinedStream:
         self._stream.close()
 
     def _push(self, token: int) -> None:
-        if token >= self._n_vocab:  # a model may have more rows than words
+        if token >= self._n_vocab:  # a model may have more logits than the vocabulary has tokens
             return
         whole, broken = self._joined.push(token), self._alone.push(token)
         self._recent = [token] if whole else [*self._recent, token]
@@ -78,7 +78,7 @@ class JoinedStream:
         return self._whole + text[len(self._broken) :] if self._in_step else ""
 
     def _finish(self, result: GenerationResult) -> GenerationResult:
-        """The result with the text of whole characters."""
+        """The result, its text reduced to whole characters."""
         if self._result is None:
             self._tail, tail = self._joined.finish(), self._alone.finish()
             text = self._so_far(result.text)

@@ -1,10 +1,10 @@
-"""The terminal's keyboard while the editor does not have it.
+"""The terminal's keyboard while the editor is not running.
 
-What is typed while an answer comes would appear in the middle of it; so it waits, unseen,
-for the next message.  Ctrl-C is a signal only within :func:`signals`, where somebody waits
-for it: the editor, as it goes, would lose one.  One that came earlier is found among the keys.
-What was typed after the last message belongs to the shell, which gets the terminal as it was,
-also while the program is stopped with Ctrl-Z.
+Keys typed during an answer would appear in the middle of it, so they are hidden and kept for
+the next message.  Ctrl-C is a signal only within :func:`signals`, where it is handled; while
+the editor starts or ends, one would be lost.  An earlier Ctrl-C is found among the keys.
+What was typed after the last message is left to the shell, which gets the terminal back in
+its old mode, also while the program is stopped with Ctrl-Z.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-_MOST_READS = 1000  # of a kilobyte; a terminal that is gone is always ready to be read
+_MOST_READS = 1000  # of a kilobyte; a terminal that is gone always counts as readable
 
 if TYPE_CHECKING:
     from prompt_toolkit.input import Input
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def keep_keys(source: Input, interrupt: Callable[[], None]) -> None:
-    """Take what was typed so far, so that the terminal has room for more."""
+    """Read what has been typed, so that the terminal's buffer does not fill up."""
     from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
     from prompt_toolkit.keys import Keys
 
@@ -36,7 +36,7 @@ def keep_keys(source: Input, interrupt: Callable[[], None]) -> None:
 
 
 def _typed(source: Input) -> list[KeyPress]:
-    """The keys that are there, without waiting."""
+    """The keys that were typed, without waiting."""
     if sys.platform == "win32":
         return []
     import select
@@ -51,7 +51,7 @@ def _typed(source: Input) -> list[KeyPress]:
 
 @contextmanager
 def quiet_terminal() -> Iterator[None]:
-    """A terminal that shows no keys and changes none.  The editor takes it from here and gives it back so."""
+    """A terminal that neither echoes nor interprets keys; the editor takes it over and returns it like this."""
     if sys.platform == "win32":
         yield
         return
@@ -66,7 +66,7 @@ def quiet_terminal() -> Iterator[None]:
 
 
 def give_back_keys(source: Input) -> None:
-    """Let whoever reads the terminal next have what was typed and not used, where the system allows that."""
+    """Give unused typed text back to the terminal, for its next reader, if the system allows it."""
     from prompt_toolkit.input.typeahead import get_typeahead
 
     typed = "".join(press.data for press in get_typeahead(source)).replace("\r", "\n").encode()
@@ -77,16 +77,14 @@ def give_back_keys(source: Input) -> None:
 
     keyboard = sys.stdin.fileno()
     with suppress(OSError):
-        fcntl.ioctl(
-            keyboard, termios.TIOCSTI, typed[:1]
-        )  # fails where it is forbidden, and nothing is lost then
-        waiting = _read_all(keyboard)  # what came later must stay behind it
+        fcntl.ioctl(keyboard, termios.TIOCSTI, typed[:1])  # fails if it is forbidden, before anything is lost
+        waiting = _read_all(keyboard)  # what came later must stay after it
         for byte in typed + waiting[:-1]:
             fcntl.ioctl(keyboard, termios.TIOCSTI, bytes([byte]))
 
 
 def _read_all(keyboard: int) -> bytes:
-    """What is there to read, without waiting."""
+    """All pending input, without waiting."""
     import select
 
     data = b""
@@ -99,7 +97,7 @@ def _read_all(keyboard: int) -> bytes:
 
 @contextmanager
 def _lent_while_stopped(mode: list[Any]) -> Iterator[None]:
-    """Ctrl-Z within gives the terminal back in this mode, until the program goes on."""
+    """On Ctrl-Z within, the terminal gets this mode until the program continues."""
     import termios
 
     def stop(*_: Any) -> None:
@@ -111,7 +109,7 @@ def _lent_while_stopped(mode: list[Any]) -> Iterator[None]:
         signal.signal(signal.SIGTSTP, stop)
         termios.tcsetattr(keyboard, termios.TCSANOW, ours)
 
-    if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:  # the caller wants no stops
+    if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:  # the caller does not want to be stopped
         yield
         return
     signal.signal(signal.SIGTSTP, stop)
@@ -123,7 +121,7 @@ def _lent_while_stopped(mode: list[Any]) -> Iterator[None]:
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """Ctrl-C makes a signal within."""
+    """Make Ctrl-C a signal within."""
     if sys.platform == "win32":
         yield
         return
@@ -137,7 +135,7 @@ def signals() -> Iterator[None]:
 
 @contextmanager
 def _changed() -> Iterator[list[Any]]:
-    """The terminal's attributes, which are put back at the end."""
+    """A copy of the terminal's attributes, which are restored at the end."""
     import termios
 
     keyboard = sys.stdin.fileno()

@@ -12,11 +12,11 @@ from llmgen.cli.common.interrupts import Stop
 
 
 class Leaving:
-    """At SIGTERM and SIGHUP the program leaves, and loses nothing.
+    """On SIGTERM and SIGHUP the program ends without losing anything.
 
-    While an answer is made, the first such signal only ends the answer, which is kept
-    before :meth:`leave_now` leaves.  At all other times SystemExit is raised at once, by
-    ``way_out`` where that returns True: the editor has to put the terminal in order first.
+    During an answer, the first such signal only ends the answer, which is kept before
+    :meth:`leave_now` ends the program.  At other times SystemExit is raised at once, or by
+    ``way_out`` if that returns True: the editor has to restore the terminal first.
     """
 
     def __init__(self) -> None:
@@ -26,11 +26,11 @@ class Leaving:
 
     @property
     def asked(self) -> bool:
-        """Whether the program is to leave."""
+        """Whether such a signal has come."""
         return self._number != 0
 
     def leave_now(self) -> None:
-        """Leave, if it is to; the exit code is what a shell makes of the signal."""
+        """End the program if a signal has come, with the exit code that a shell gives it."""
         if self._number:
             raise self._error()
 
@@ -39,7 +39,7 @@ class Leaving:
 
     @contextmanager
     def stopping(self, stop: Stop) -> Iterator[None]:
-        """A signal within sets ``stop``; a second one leaves at once."""
+        """A signal within sets ``stop``; a second one ends the program at once."""
         self._stop = stop
         try:
             if self.asked:
@@ -49,7 +49,7 @@ class Leaving:
             self._stop = None
 
     def handle(self, number: int, frame: Any) -> None:
-        """What happens at one of the signals."""
+        """The signal handler."""
         again, self._number = self.asked, number
         if self._stop is not None and not again:
             self._stop.set()
@@ -58,7 +58,7 @@ class Leaving:
 
     @contextmanager
     def noticed(self) -> Iterator[None]:
-        """Within, the signals come here; one that the caller has ignored (nohup) stays ignored."""
+        """Handle the signals within; one that the caller ignores (nohup) stays ignored."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,11 +1,10 @@
 """Markdown that streams in, for a terminal.
 
-Text is written line by line.  Only the line that is being written is ever written again,
-at the moment when markup in it is complete, so nothing flickers, nothing is lost, and
-long answers scroll as any output does.  A table is written again once, when it is complete
-or about to leave the screen; rows that come after that are written in its form.  Lines are
-wrapped at words; code is left to the terminal, so that it can be copied.  What is not
-understood is shown as it is.
+Text is written line by line.  Only the current line is ever rewritten, when markup in it
+becomes complete, so nothing flickers, nothing is lost, and long answers scroll like any
+output.  A table is rewritten once, when it is complete or about to leave the screen; later
+rows are written in its columns.  Lines are wrapped at words; code is left to the terminal,
+so that it can be copied.  Unknown markup is shown as it is.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ _BULLET = re.compile(r"^(\s*)([-*+])(\s+)(.*)$")
 _NUMBER = re.compile(r"^(\s*\d{1,9}[.)]\s+)(.*)$")
 _QUOTE = re.compile(r"^(\s*)>\s?(.*)$")
 _RULE = re.compile(r"^\s{0,3}([-*_])(?:\s*\1){2,}\s*$")
-# What follows a sign that may be a minus, a plus or a comparison, not the mark of an item.
+# After this, a sign is a minus, a plus or a comparison, not the mark of an item.
 _ARITHMETIC = re.compile(r"^[\d\s.,()+\-*/=^%$\u00d7\u00f7]*\d[\d\s.,()+\-*/=^%$\u00d7\u00f7]*$")
 
-_LONGEST = 4000  # characters of a line that are worth the work
+_LONGEST = 4000  # characters; longer lines are shown without markup
 
 
 class MarkdownWriter:
@@ -43,13 +42,13 @@ class MarkdownWriter:
     def __init__(self, console: Console, out: TextIO, wraps: bool = True) -> None:
         """``console`` knows the terminal's colours and width; ``out`` is the terminal.
 
-        ``wraps``: at words, where else the terminal breaks lines.
+        ``wraps``: break lines at words, else the terminal breaks them.
         """
         self._console = console
         self._out = out
         self._wraps = wraps
         self._text = ""
-        self._written = 0  # characters of the line, as the model wrote it
+        self._written = 0  # characters of the line that were written
         self._as_it_is = False
         self._fences = Fences()
         self._code: list[str] = []
@@ -71,7 +70,7 @@ class MarkdownWriter:
         self._out.flush()
 
     def finish(self) -> None:
-        """End the line that is being written, if there is one."""
+        """End the current line, if there is one."""
         if self._text:
             self._end_line()
         self._end_table()
@@ -86,7 +85,7 @@ class MarkdownWriter:
 
     def _grow(self) -> None:
         if self._table.lines and self._text.isspace():
-            return  # whether the table goes on is not known yet
+            return  # the table may continue
         if not is_row(self._text):
             self._end_table()
         self._draw(whole=False)
@@ -117,7 +116,7 @@ class MarkdownWriter:
             self._table = Table()
 
     def _put_table(self) -> None:
-        """Show the table's lines in columns instead; where that cannot be, they stay."""
+        """Rewrite the table's lines in columns; if that is impossible, they stay."""
         table = self._table
         if table.columns is not None or not table.has_rule or len(table.lines) < 3 or not table.usable:
             return
@@ -129,7 +128,7 @@ class MarkdownWriter:
             self._print(lines)
 
     def _put_row(self) -> bool:
-        """Show the line that is being written as one of a table that is in columns; False where it stays."""
+        """Show the current line as a row of a table that is in columns; False if it stays as it is."""
         if self._as_it_is or self._table.room > self._console.width or not self._line.take_back():
             return False
         self._print(self._table.row(self._text, self._console, inline))
@@ -140,7 +139,7 @@ class MarkdownWriter:
             self._out.write(self._escapes(line) + "\n")
 
     def _follow_code(self) -> None:
-        """Note where code begins and ends, and what there is of it."""
+        """Keep track of code blocks and their text."""
         before = self._fences.inside
         self._fences.follow(self._text)
         if not before:
@@ -151,7 +150,7 @@ class MarkdownWriter:
     # Drawing
 
     def _draw(self, whole: bool) -> None:
-        """Show the line in its new form; what is there already is not written again."""
+        """Show the line with its markup; what is on the screen already is not rewritten."""
         line = self._text.expandtabs(4)
         if not self._as_it_is:
             text, hang = self._form(line, whole)
@@ -177,9 +176,9 @@ class MarkdownWriter:
     # Forms
 
     def _form(self, line: str, whole: bool) -> tuple[Text, Text]:
-        """The line as it is to be shown, and what stands before its rows after the first.
+        """The line as it is shown, and the hanging indent of its rows after the first.
 
-        ``whole``: it will not grow.
+        ``whole``: the line is complete.
         """
         from rich.text import Text
 
@@ -199,7 +198,7 @@ class MarkdownWriter:
         return self._item(line)
 
     def _item(self, line: str, style: str = "") -> tuple[Text, Text]:
-        """The same for an item of a list, and for text that is none."""
+        """The same for a list item or plain text."""
         from rich.text import Text
 
         if bullet := _BULLET.match(line):
@@ -214,7 +213,7 @@ class MarkdownWriter:
         return mark + inline(rest, style), Text(" " * hang)
 
     def _highlighted(self, line: str) -> Text:
-        """A line of code; what came before it counts, as strings may go over lines."""
+        """A line of code, highlighted in context, since strings may span lines."""
         from rich.text import Text
 
         if not self._fences.language or self._console.no_color:

@@ -1,4 +1,4 @@
-"""What the user says: typed at a terminal, or lines from a pipe."""
+"""The user's messages: typed at a terminal, or lines from a pipe."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Lines:
         self._number = 0
 
     def read(self) -> str | None:
-        """The next message; None at the end.  Raises LLMGenError for a line that cannot be one."""
+        """The next message; None at the end.  Raises LLMGenError for a line that is not text or too long."""
         line = sys.stdin.buffer.readline(_MOST_BYTES)
         self._number += 1
         if len(line) == _MOST_BYTES:
@@ -56,20 +56,20 @@ class Lines:
 
     @contextmanager
     def answering(self) -> Iterator[Stop]:
-        """Ctrl-C within asks the answer to end."""
+        """Ctrl-C within ends the answer."""
         with noted() as stop:
             yield stop
 
     @contextmanager
     def obeying(self) -> Iterator[None]:
-        """Ctrl-C raises as ever."""
+        """Ctrl-C raises KeyboardInterrupt, as usual."""
         yield
 
     def keep(self, stop: Stop) -> None:
-        """A pipe waits by itself."""
+        """Nothing to do: a pipe buffers its own input."""
 
     def leave(self, error: SystemExit) -> bool:
-        """A line from a pipe is not waited for any more when this is raised in the middle."""
+        """False: the error can be raised while a pipe is being read."""
         return False
 
 
@@ -94,7 +94,7 @@ class Prompt:
             bottom_toolbar=self._toolbar,
             output=_output(),
         )
-        # The library would print a warning of its own where a terminal does not say where its cursor is.
+        # The library would print its own warning if a terminal does not report its cursor's position.
         self._session.app.renderer.cpr_not_supported_callback = self._session.app.invalidate
 
     def read(self) -> str | None:
@@ -110,7 +110,7 @@ class Prompt:
 
     @contextmanager
     def answering(self) -> Iterator[Stop]:
-        """Ctrl-C within, and one since Enter, asks the answer to end; other keys wait for the next message."""
+        """Ctrl-C within, or since Enter, ends the answer; other keys are kept for the next message."""
         with noted() as stop, signals():
             self.keep(stop)
             yield stop
@@ -118,7 +118,7 @@ class Prompt:
 
     @contextmanager
     def obeying(self) -> Iterator[None]:
-        """Ctrl-C within, and one since Enter, raises KeyboardInterrupt."""
+        """Ctrl-C within, or since Enter, raises KeyboardInterrupt."""
         with signals():
             stop = Stop()
             self.keep(stop)
@@ -127,13 +127,13 @@ class Prompt:
             yield
 
     def keep(self, stop: Stop) -> None:
-        """Take what was typed while the answer comes."""
+        """Read keys that are typed during an answer."""
         keep_keys(self._session.input, stop.set)
 
     def leave(self, error: SystemExit) -> bool:
-        """End the editor with this error; False where it is not at work.
+        """End the editor with this error; False if it is not running.
 
-        Raised in the middle of it, by a signal, the error would leave the terminal as it is.
+        Raised inside the editor by a signal, the error would leave the terminal in the wrong mode.
         """
         app = self._session.app
         if not app.is_running or app.loop is None:
@@ -147,7 +147,7 @@ class Prompt:
             app.exit(exception=error)
 
     def give_back(self) -> None:
-        """What was typed after the last message is for the shell."""
+        """Leave what was typed after the last message to the shell."""
         give_back_keys(self._session.input)
 
     def _ask(self, default: str) -> str | None:
@@ -164,7 +164,7 @@ class Prompt:
                 return None
 
     def _message(self) -> str:
-        """The prompt; with the status above it where there can be no line below."""
+        """The prompt; the status goes above it if there can be no line below."""
         from prompt_toolkit.renderer import CPR_Support
 
         renderer = self._session.app.renderer
@@ -286,5 +286,5 @@ def expand(path: str) -> Path:
         path = path[1:-1]
     try:
         return Path(path).expanduser()
-    except RuntimeError:  # ~somebody who does not exist
+    except RuntimeError:  # ~user of an unknown user
         return Path(path)

@@ -28,29 +28,29 @@ if TYPE_CHECKING:
 _NOTHING_CAME = "[interrupted before the first word: nothing has changed, Up brings it again]"
 _LEAVES = ("/exit", "/quit", "/bye")
 _SAVE_EVERY_S = 5.0
-"""An answer that is being made is saved this often: what a crash or a power cut can cost."""
+"""A running answer is saved this often: at most this much is lost in a crash."""
 
 
 class Reader(Protocol):
-    """Where messages come from."""
+    """A source of messages."""
 
     def read(self) -> str | None:
         """The next message; None at the end."""
 
     def edit(self, text: str) -> str | None:
-        """A text to change; None where that is given up or impossible."""
+        """Let the user edit a text; None if it is cancelled or impossible."""
 
     def answering(self) -> AbstractContextManager[Stop]:
-        """While an answer is made: what Ctrl-C sets."""
+        """During an answer: the token that Ctrl-C sets."""
 
     def obeying(self) -> AbstractContextManager[None]:
-        """While a command is carried out: Ctrl-C raises KeyboardInterrupt."""
+        """During a command: Ctrl-C raises KeyboardInterrupt."""
 
     def keep(self, stop: Stop) -> None:
-        """Between two pieces of an answer: look after the keys."""
+        """Called between two pieces of an answer, to read the keyboard."""
 
     def leave(self, error: SystemExit) -> bool:
-        """From a signal's handler: raise this where a message is waited for; False where it cannot."""
+        """Called by a signal handler: raise this error in the wait for a message; False if that is impossible."""
 
 
 class Repl:
@@ -70,9 +70,9 @@ class Repl:
         keep: bool,
         piped: bool = False,
     ) -> None:
-        """``obey`` carries out a command, and ``change`` makes a conversation go on with another model.
+        """``obey`` carries out a command, and ``change`` switches a conversation to another model.
 
-        ``keep``: save the conversation as it grows; ``piped``: nobody types it.
+        ``keep``: save the conversation as it grows; ``piped``: the input is not a terminal.
         """
         self.talk = talk
         self.path = path
@@ -87,7 +87,7 @@ class Repl:
         self.json = json
         self.title: str | None = None
         self.own_files: set[Path] = set()
-        """What was saved to or loaded from, and so may be written over."""
+        """Files of this conversation, which may be replaced."""
         self.keeps = keep
         """Whether it is saved as it grows."""
         self._piped = piped
@@ -101,14 +101,14 @@ class Repl:
     def run(self, reader: Reader, interactive: bool, first: str | None = None) -> int:
         """Run to the end, beginning with the message ``first``.
 
-        Returns the exit code: 1 where a scripted message got no answer.
+        Returns the exit code: 1 if a scripted message got no answer.
         """
         self.reader, self._interactive = reader, interactive
         self._leaving.way_out = reader.leave
         with self._leaving.noticed():
             try:
                 code = self._run(first)
-            except OSError:  # a terminal that was closed cannot be written to
+            except OSError:  # the terminal may have been closed
                 self._leaving.leave_now()
                 raise
             finally:
@@ -165,21 +165,21 @@ class Repl:
     # -- answers
 
     def answer(self, start: Callable[[], JoinedStream]) -> bool:
-        """Show the answer that ``start`` begins, and keep it; False, and nothing has changed, without one."""
+        """Show the answer that ``start`` begins, and keep it; False, with nothing changed, if there is none."""
         self._turn += 1
         result = self._make(start)
         self._close(result)
         return not _is_nothing(result)
 
     def go_on(self) -> None:
-        """Show what follows the last answer."""
+        """Show a continuation of the last answer."""
         result = self._make(self.talk.go_on)
         if not result.text.strip() and result.finish_reason == "stop":
             note("the model has nothing to add")
         self._close(result)
 
     def _make(self, start: Callable[[], JoinedStream]) -> GenerationResult:
-        """The result, kept; an error, or Ctrl-C before the first token, leaves the messages as they were."""
+        """Make and keep an answer; after an error, or Ctrl-C before the first token, nothing has changed."""
         from llmgen.tokenizer import rendering_within
 
         before, stream = self.talk.state(), None
@@ -195,7 +195,7 @@ class Repl:
                 if stream is not None:
                     stream.close()
                 self._settle(before, stream.result if stream else None, error)
-                if stream is None and stop.is_set():  # the template was stopped, whatever it says
+                if stream is None and stop.is_set():  # the template was stopped, whatever error it raised
                     self._leaving.leave_now()
                     raise KeyboardInterrupt(_NOTHING_CAME) from None
                 self._unanswered(error)
@@ -208,16 +208,16 @@ class Repl:
     def _settle(
         self, before: State, result: GenerationResult | None, error: BaseException | None = None
     ) -> None:
-        """Keep what there is of an answer, also where it can be shown no longer: its terminal may be gone."""
+        """Keep the answer so far, even if it can no longer be shown: the terminal may be gone."""
         shown = result is not None and not _is_nothing(result) and not isinstance(error, LLMGenError)
         if shown and result is not None:
             self.talk.keep(result)
-        elif not self._leaving.asked:  # else the question waits for --resume
+        elif not self._leaving.asked:  # when leaving, the question stays for --resume
             self.talk.restore(before)
         self.autosave()
 
     def _unanswered(self, error: BaseException) -> None:
-        """A script is told that a message got no answer."""
+        """Record that a message got no answer; scripts get the error as JSON."""
         self._failed = self._failed or not isinstance(error, UsageError)
         if self.json and isinstance(error, LLMGenError):
             print_json({"turn": self._turn, "error": str(error)})
@@ -247,7 +247,7 @@ class Repl:
             screen.finish()
 
     def _between(self, stop: Stop) -> None:
-        """Between two pieces of an answer."""
+        """Called between two pieces of an answer."""
         self.reader.keep(stop)
         if time.monotonic() - self._saved_at >= _SAVE_EVERY_S:
             self.autosave(self.talk.draft())
@@ -257,7 +257,7 @@ class Repl:
         return {"message": users[-1] if users else None}
 
     def _close(self, result: GenerationResult) -> None:
-        """Say how the answer ended, where that is not as usual."""
+        """Say how the answer ended, if it was cut off."""
         if result.finish_reason == "timeout" and _is_nothing(result):
             note("[timeout before the first word: nothing has changed]")
         elif result.finish_reason not in ("stop", "interrupted") and result.finish_detail != "context_full":
@@ -271,7 +271,7 @@ class Repl:
             else:
                 note("[interrupted; /continue goes on]")
 
-    # -- what commands need
+    # -- for commands
 
     def status(self) -> str:
         """The line below the prompt."""
@@ -281,18 +281,18 @@ class Repl:
         return f"{visible(self.path.stem)} | {used} / {n_ctx} tokens ({used / n_ctx:.0%}){shown}"
 
     def content(self, messages: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-        """What is saved of the conversation; ``messages``: in place of those that it has."""
+        """What is saved of the conversation; ``messages`` replaces its own."""
         title = {} if self.title is None else {"title": self.title}
         return {**title, "model": str(self.path), "messages": messages or self.talk.messages}
 
     def begin_file(self) -> None:
-        """From here on it is another conversation."""
+        """Start a new file: from here on it is another conversation."""
         self._file.close()
         self._file = kept.KeptFile.new(self._piped)
         self.title = None
 
     def autosave(self, messages: list[dict[str, Any]] | None = None) -> None:
-        """Keep the conversation for --resume; that it cannot be kept is said once."""
+        """Keep the conversation for --resume; if that fails, say so once."""
         if not self.keeps:
             return
         self._saved_at = time.monotonic()
@@ -316,7 +316,7 @@ class Repl:
             note(f"the conversation is not kept for --resume: {visible(reason)}")
 
     def load(self, path: Path) -> None:
-        """Go on with a saved conversation."""
+        """Continue a saved conversation."""
         saved = store.load(path)
         self.talk.replace(saved["messages"])
         self.begin_file()
@@ -324,7 +324,7 @@ class Repl:
         note(f"{len(self.talk.messages)} messages from {visible(path)}")
 
     def resume(self, entry: kept.Entry) -> None:
-        """Go on with a conversation in its file, or in another one where a second terminal has it open."""
+        """Continue a conversation in its file, or in a new file if another terminal has it open."""
         file = kept.KeptFile(entry.path)
         ours = self.keeps and file.take()
         self.talk.replace(store.load(entry.path)["messages"])
@@ -341,7 +341,7 @@ class Repl:
             note("it is open in another terminal: this one goes on with a copy of it")
 
     def change_model(self, model: str) -> None:
-        """Go on with another model; where that fails, with this one."""
+        """Switch to another model; if that fails, stay with this one."""
         self.path = self._change(self.talk, model)
         note(f"{visible(self.path.stem)} reads the conversation with the next message")
 

@@ -1,4 +1,4 @@
-"""How an answer appears: exact in a pipe; on a terminal as Markdown, with thoughts apart."""
+"""How an answer is shown: exact in a pipe; on a terminal as Markdown, with thoughts separate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Think = Literal["show", "fold", "hide"]
 
 
 class AnswerScreen:
-    """Shows one answer while it comes."""
+    """Shows one answer as it comes."""
 
     def __init__(
         self,
@@ -29,15 +29,15 @@ class AnswerScreen:
         after_label: bool = False,
         wraps: bool = True,
     ) -> None:
-        """``thinks``: the answer begins with thoughts, which the prompt has opened.
+        """``thinks``: the answer begins inside thoughts, which the prompt has opened.
 
-        ``may_think``: it may begin with thoughts that nothing opens, so it is held back
-        until that is known, where thoughts are not to be seen.  ``after_label``: the blank
-        that it begins with belongs to what stands before it.  ``wraps``: at words.
+        ``may_think``: it may begin with thoughts without an opening mark; if thoughts are not
+        shown, it is held back until that is known.  ``after_label``: the space at its
+        beginning belongs to the label before it.  ``wraps``: break lines at words.
         """
         self._terminal = sys.stdout.isatty()
         self._think: Think = "show" if think == "fold" and self._terminal and is_simple() else think
-        # Into a pipe goes what the model wrote, unless thoughts are not wanted.
+        # A pipe gets exactly what the model wrote, unless thoughts are not wanted.
         apart = self._terminal or think != "show"
         self._splitter = ThinkSplitter(thinks, may_think and self._think != "show") if apart else None
         self._write, self._end = _writer(markdown and self._terminal and not is_simple(), wraps)
@@ -49,7 +49,7 @@ class AnswerScreen:
         self._drops_blank = after_label
 
     def show(self, text: str) -> None:
-        """More text."""
+        """Show more text."""
         if self._drops_blank and text:
             text, self._drops_blank = text.removeprefix(" "), False
         if self._splitter is None:
@@ -62,7 +62,7 @@ class AnswerScreen:
             self._show_count(len(self._splitter.held.split()))
 
     def finish(self) -> None:
-        """What is held back, and the end of the line."""
+        """Show what is held back, and end the line."""
         if self._splitter is None:
             sys.stdout.write("\n")
         else:
@@ -90,7 +90,7 @@ class AnswerScreen:
         self._in_word = not text[-1:].isspace()
 
     def _show_count(self, words: int) -> None:
-        """In place of thoughts that are folded, how many words there are."""
+        """Instead of folded thoughts, show the number of words."""
         self._thought_s = self._thought_s or time.monotonic()
         if self._terminal and self._think == "fold":
             self._counting = True
@@ -120,7 +120,7 @@ def _dim(text: str) -> str:
 
 
 def _writer(markdown: bool, wraps: bool) -> tuple[Write, Callable[[], None]]:
-    """How to write a piece of an answer, and how to end it."""
+    """Functions that write a piece of an answer, and that end it."""
     if not markdown:
         write, end = answer_writer(wraps)
 

@@ -1,4 +1,4 @@
-"""Tables of Markdown: which lines are one, and how it looks in columns."""
+"""Markdown tables: finding them, and showing them in columns."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _GAP = " \u2502 "
 
 
 def is_row(line: str) -> bool:
-    """Whether this may be a line of a table; only those with a bar in front are taken for one."""
+    """Whether this may be a line of a table: it begins with a bar."""
     return line.lstrip().startswith("|")
 
 
 def cells(line: str) -> list[str]:
-    """What is between the bars."""
+    """The cells between the bars."""
     body = line.strip().removeprefix("|")
     if body.endswith("|") and not body.endswith("\\|"):
         body = body[:-1]
@@ -31,20 +31,20 @@ def cells(line: str) -> list[str]:
 
 
 class Table:
-    """The lines of a table so far, and the room that they take on the screen as they were written."""
+    """The lines of a table so far, and how many rows of the screen they take as written."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.rows = 0
         self._widest = self._width = 0
         self.usable = True
-        """Whether it is known where its lines are."""
+        """Whether the position of its lines is known."""
         self.columns: list[int] | None = None
-        """The widths of the columns, once it is shown in them."""
+        """The widths of the columns, once it is shown in columns."""
 
     @property
     def has_rule(self) -> bool:
-        """Whether the second line is the rule below the head, without which this is no table."""
+        """Whether the second line is the rule below the head, which every table has."""
         if len(self.lines) < 2:
             return False
         rule = cells(self.lines[1])
@@ -56,11 +56,11 @@ class Table:
         return sum(self.columns or []) + len(_GAP) * max(0, len(self.columns or []) - 1)
 
     def stands(self, width: int) -> bool:
-        """Whether a terminal that is this wide by now has left its rows as they were written."""
+        """Whether the rows are still as they were written on a terminal that is now this wide."""
         return self._widest <= width or self._width == width
 
     def add(self, line: str, rows: int | None, widest: int, width: int) -> None:
-        """Another line that takes so many rows of the screen (None where that is not known).
+        """Add a line that takes ``rows`` rows of the screen (None if unknown).
 
         ``widest``: the columns of its widest row; ``width``: those of the terminal.
         """
@@ -75,9 +75,9 @@ class Table:
             self._widest = widest
 
     def shown(self, console: Console, inline: Callable[[str, str], Text]) -> list[Text] | None:
-        """All of it in columns, whose widths are kept; None where the terminal is too narrow.
+        """The whole table in columns, whose widths are kept; None if the terminal is too narrow.
 
-        ``inline`` gives a cell its form.
+        ``inline`` renders a cell's markup.
         """
         body = [self._row(line) for line in (self.lines[0], *self.lines[2:])]
         natural = [max(inline(row[i], "").cell_len for row in body) for i in range(len(body[0]))]
@@ -88,11 +88,11 @@ class Table:
         return [*head, self._rule(), *(line for lines in rest for line in lines)]
 
     def row(self, line: str, console: Console, inline: Callable[[str, str], Text]) -> list[Text]:
-        """One more line in the columns that there are."""
+        """One more line in the existing columns."""
         return self._in_columns(self._row(line), console, inline, False)
 
     def _row(self, line: str) -> list[str]:
-        """Its cells, as many as the head has; none is lost."""
+        """The line's cells, as many as the head has; surplus ones are joined."""
         n, found = len(cells(self.lines[0])), cells(line)
         return [*found[: n - 1], " | ".join(found[n - 1 :]), *[""] * (n - len(found) - 1)][:n]
 
@@ -104,7 +104,7 @@ class Table:
     def _in_columns(
         self, row: Sequence[str], console: Console, inline: Callable[[str, str], Text], is_head: bool
     ) -> list[Text]:
-        """The lines of a row; a long cell goes over several."""
+        """The lines of a row; a long cell takes several."""
         from rich.text import Text
 
         columns = self.columns or []
@@ -131,7 +131,7 @@ class Table:
 
 
 def fitted(natural: Sequence[int], room: int) -> list[int] | None:
-    """Widths of columns within this room: the widest give way first; None below three cells for each."""
+    """Column widths that fit into ``room``, the widest shrunk first; None below three characters each."""
     natural = [max(1, width) for width in natural]
     if room < 3 * len(natural):
         return None

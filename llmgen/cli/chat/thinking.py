@@ -1,4 +1,4 @@
-"""Tell a model's thoughts from its answer while both stream in."""
+"""Separate a model's thoughts from its answer as they stream in."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _CLOSING = tuple(closing for _, closing in THOUGHT_MARKS)
 
 
 class ThinkSplitter:
-    """Cuts text into ``(is_thought, text)``; the marks themselves are left out.
+    """Splits text into parts ``(is_thought, text)`` without the marks.
 
-    Text that may be the beginning of a mark is held back until it is known.  Thoughts
-    come first: ``<think>`` later in an answer is text.
+    Text that may be the beginning of a mark is held back until that is known.  Thoughts
+    come first: a ``<think>`` later in an answer is text.
     """
 
     def __init__(self, inside: bool = False, waits: bool = False) -> None:
-        """``inside``: the prompt has opened the thoughts already.
+        """``inside``: the prompt has already opened the thoughts.
 
-        ``waits``: text that nothing opened may be thoughts too, so it is held back until
-        a closing mark says that it was, or the end that it was not.
+        ``waits``: text without an opening mark may be thoughts too, so it is held back until
+        a closing mark shows that it was, or the end that it was not.
         """
         self._inside = inside
         self._waits = waits
         self._closing = _CLOSING
         self._done = False
         self._held = ""
-        self._fresh = True  # nothing of what comes now has been given out yet
+        self._fresh = True  # the current part has had no text yet
 
     @property
     def inside(self) -> bool:
@@ -43,14 +43,14 @@ class ThinkSplitter:
         return self._held
 
     def push(self, text: str) -> list[tuple[bool, str]]:
-        """The parts that are known with this text."""
+        """The parts that this text completes."""
         if self._done:
             return self._begun(False, text)
         self._held += text
         return self._inside_out() if self._inside else self._outside()
 
     def finish(self) -> list[tuple[bool, str]]:
-        """What was held back."""
+        """The rest that was held back."""
         if not self._inside and self._waits and (end := _unopened(self._held, whole=True)):
             return self._close(*end)
         held, self._held = self._held, ""
@@ -82,7 +82,7 @@ class ThinkSplitter:
         return self._begun(True, thought)
 
     def _close(self, at: int, mark: str) -> list[tuple[bool, str]]:
-        """The parts of what is held back, where a mark ends the thoughts."""
+        """The parts of the held text, in which a mark ends the thoughts."""
         thought, rest = self._held[:at], self._held[at + len(mark) :]
         self._inside, self._done, self._held = False, True, ""
         thoughts = self._begun(True, thought)
@@ -90,7 +90,7 @@ class ThinkSplitter:
         return [*thoughts, *self._begun(False, rest)]
 
     def _begun(self, is_thought: bool, text: str) -> list[tuple[bool, str]]:
-        """The text; line breaks before the thoughts and after them belong to the marks."""
+        """The text, without line breaks before and after the thoughts, which belong to the marks."""
         if self._fresh:
             text = text.lstrip("\n")
             self._fresh = not text
@@ -98,15 +98,15 @@ class ThinkSplitter:
 
 
 def _overlap(text: str, mark: str) -> int:
-    """How much of a mark's beginning stands at the end of the text."""
+    """How many characters of a mark's beginning are at the end of the text."""
     return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)
 
 
 def _unopened(text: str, whole: bool) -> tuple[int, str] | None:
-    """Where a mark ends thoughts that nothing opened, and the mark.
+    """Where a mark ends thoughts without an opening mark, and that mark.
 
-    A sentence that speaks of ``</think>`` has a blank or a quote before it, and goes on
-    after it.  ``whole``: nothing follows the text.
+    A sentence about ``</think>`` has a space or a quote before it, and continues after it.
+    ``whole``: nothing follows the text.
     """
     for mark in _CLOSING:
         at = text.find(mark)
@@ -125,17 +125,17 @@ def _unopened(text: str, whole: bool) -> tuple[int, str] | None:
 
 
 def opened_by(prompt: str) -> bool:
-    """Whether a prompt ends inside thoughts, as some templates begin an answer."""
+    """Whether a prompt ends inside thoughts, which some templates open."""
     return prompt.rstrip().endswith(tuple(opening for opening, _ in THOUGHT_MARKS))
 
 
 def may_be_unopened(prompt: str, template: ChatTemplate, tokenizer: Tokenizer) -> bool:
-    """Whether an answer to this prompt may hold thoughts that end with a mark but begin without one.
+    """Whether an answer to this prompt may have thoughts with a closing mark but no opening one.
 
-    Some models leave the opening mark to their template, and run with another one.
+    The template of some models writes the opening mark, and they may run with another template.
     """
     if prompt.rstrip().endswith(_CLOSING):
-        return False  # the template has ended them
+        return False  # the template has closed them
     return any(
         mark in template.source or len(tokenizer.encode(mark, add_special=False, parse_special=True)) == 1
         for mark in _CLOSING
@@ -143,14 +143,14 @@ def may_be_unopened(prompt: str, template: ChatTemplate, tokenizer: Tokenizer) -
 
 
 def ends_inside(text: str, inside: bool = False) -> bool:
-    """Whether a text breaks off within thoughts."""
+    """Whether a text ends within thoughts."""
     splitter = ThinkSplitter(inside)
     splitter.push(text)
     return splitter.inside
 
 
 def split(text: str, inside: bool = False) -> tuple[str, str]:
-    """A whole text as ``(thoughts, answer)``."""
+    """Split a whole text into ``(thoughts, answer)``."""
     splitter = ThinkSplitter(inside, waits=True)
     parts = [*splitter.push(text), *splitter.finish()]
     return tuple("".join(part for is_thought, part in parts if is_thought is kind) for kind in (True, False))  # type: ignore[return-value]

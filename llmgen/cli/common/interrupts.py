@@ -71,7 +71,7 @@ class Stop:
             self._raises = False
 
     def handle(self, *_: Any) -> None:
-        """What happens at SIGINT."""
+        """The signal handler."""
         if self._raises and self._is_set:
             raise KeyboardInterrupt
         self.set()

@@ -23,7 +23,7 @@ _SPECIAL = "bold bright_white on red"
 
 @dataclass(frozen=True)
 class Piece:
-    """A token: its id, the text it prints as, and whether it steers the model instead of being text."""
+    """A token: its id, its text, and whether it is a special token."""
 
     id: int
     text: str
@@ -31,7 +31,7 @@ class Piece:
 
 
 def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[Piece]:
-    """What each id stands for; bytes of half characters as escapes (``\\xf0``)."""
+    """The token of each id; incomplete characters are shown as escapes (``\\xf0``)."""
     guarded = frozenset(tokenizer.guarded_spellings)
     return [_piece(tokenizer, id, guarded) for id in ids]
 
@@ -44,7 +44,7 @@ def _piece(tokenizer: Tokenizer, id: int, guarded: frozenset[str]) -> Piece:
 
 
 def prompt_text(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """The text of a prompt with the spelling of every special token in it."""
+    """The text of a prompt, with special tokens spelled out."""
     guarded = frozenset(tokenizer.guarded_spellings)
     out = bytearray()
     for id in ids:
@@ -55,13 +55,13 @@ def prompt_text(tokenizer: Tokenizer, ids: list[int]) -> str:
 
 
 def print_tokens(tokenizer: Tokenizer, ids: list[int], prompt: bool) -> None:
-    """The tokens as a table, their number on stderr; before it, in colour or for a ``prompt``, the text."""
+    """Print the tokens as a table, their number on stderr; first the text, in colour or for a ``prompt``."""
     found = pieces(tokenizer, ids)
     if _print_coloured(found):
         print()
     elif prompt:
         print(generated(prompt_text(tokenizer, ids)), end="\n\n")
-    # in quotes: many pieces begin with a blank
+    # in quotes: many pieces begin with a space
     rows = [(piece.id, piece.text if piece.special else f"'{piece.text}'") for piece in found]
     if any(piece.special for piece in found):
         kinds = ["special" if piece.special else "" for piece in found]
@@ -74,7 +74,7 @@ def print_tokens(tokenizer: Tokenizer, ids: list[int], prompt: bool) -> None:
 
 
 def _print_coloured(found: list[Piece]) -> bool:
-    """The text in colours that change at every token border; False where there are no colours."""
+    """Print the text with a new colour for every token; False if there are no colours."""
     if not sys.stdout.isatty():
         return False
     from rich.console import Console
