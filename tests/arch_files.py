@@ -44,7 +44,7 @@ def _add_tensor(writer: Any, name: str, values: np.ndarray, qtype: Any) -> None:
     """Norms, biases and rows that are no whole blocks stay float32."""
     import gguf
 
-    is_matrix = values.ndim >= 2 and "norm" not in name and not name.endswith(".bias")
+    is_matrix = values.ndim >= 2 and "norm" not in name and "conv" not in name and not name.endswith(".bias")
     if qtype is gguf.GGMLQuantizationType.F16 and is_matrix:
         writer.add_tensor(name, values.astype(np.float16))
     elif is_matrix and qtype is not gguf.GGMLQuantizationType.F32 and _fits(values, qtype):
@@ -63,13 +63,15 @@ def weights(name: str, shape: list[int]) -> np.ndarray:
     """A tensor's values float32 in numpy's order of dimensions, of magnitudes that suit its role."""
     u = _uniform(name, math.prod(shape))
     leaf = name.removesuffix(".weight").split(".")[-1]
-    if leaf.startswith("rope_f"):  # divisors of frequencies: above 1
+    if leaf == "ssm_a":  # decay of a state: below 0
+        values = -0.5 - 0.4 * u
+    elif leaf.startswith("rope_f"):  # divisors of frequencies: above 1
         values = 1.5 + 0.5 * u
-    elif "norm" in name and not name.endswith(".bias"):
+    elif name.endswith(("scale", ".scales")) or ("norm" in name and not name.endswith(".bias")):
         values = 1.0 + 0.25 * u
     elif len(shape) == 1 or name.endswith(".bias"):
         values = 0.1 * u
-    elif leaf == "token_embd":
+    elif leaf in ("token_embd", "position_embd", "per_layer_token_embd"):
         values = 0.8 * u
     else:  # a projection: variance 1 / inputs
         values = u * np.float32(np.sqrt(3.0 / shape[0]))

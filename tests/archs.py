@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from arch_files import build_file
-from llmgen.model.archs import names
+from llmgen.model.archs import find, names
 from shared import DATA, shared, shared_folder
 
 
@@ -28,8 +28,24 @@ def _has_spec(name: str) -> bool:
     return name in _stored() or (shared_folder() / f"archs/specs/{name}.json").exists()
 
 
-DENSE = tuple(name for name in (f"{arch}-dense" for arch in names()) if _has_spec(name))
-"""The specs of the architectures that llmgen runs, as far as they are at hand."""
+def _specs_of(arch: str) -> list[str]:
+    """The specs of an architecture that llmgen runs, as far as they are at hand."""
+    cls = find(arch)
+    kinds = ("dense", "moe") if cls and cls.mixture else ("dense",)
+    return [name for name in (f"{arch}-{kind}" for kind in kinds) if _has_spec(name)]
+
+
+SPECS = tuple(name for arch in names() for name in _specs_of(arch))
+"""The specs of all architectures that llmgen runs, as far as they are at hand."""
+KINDS = ("layers", "yarn", "scale")
+"""How a spec may be changed, see ``variant``."""
+CHANGED = tuple(
+    (name, kind)
+    for name in SPECS
+    for kind in KINDS
+    if (shared_folder() / f"archs/refs/{name}+{kind}.npz").exists()
+)
+"""Specs and changes for which llama.cpp's logits are at hand."""
 
 
 @cache
@@ -50,6 +66,37 @@ def read_spec(name: str) -> dict[str, Any]:
 def build_arch(name: str, type: str = "f32") -> Path:
     """The GGUF file of the spec ``name`` with its matrices in ``type`` (f32, f16, q8_0 ...)."""
     return _build(read_spec(name), f"{name}-{type}", type)
+
+
+def changed(name: str, kind: str) -> dict[str, Any]:
+    """The spec ``name`` changed: six layers, rotations scaled by YaRN, or scaled logits."""
+    spec = read_spec(name)
+    prefix = spec["arch"]
+    if kind == "layers":
+        new: dict[str, tuple[str, Any]] = {"block_count": ("UINT32", 6)}
+        first = [(tensor[6:], shape) for tensor, shape in spec["tensors"] if tensor.startswith("blk.0.")]
+        spec["tensors"] += [(f"blk.{i}.{rest}", shape) for i in range(2, 6) for rest, shape in first]
+        for entry in spec["metadata"]:
+            if entry[0].startswith(f"{prefix}.") and isinstance(entry[2], list) and len(entry[2]) == 2:
+                entry[2] = entry[2] * 3
+    elif kind == "yarn":
+        new = {
+            "rope.scaling.type": ("STRING", "yarn"),
+            "rope.scaling.factor": ("FLOAT32", 4.0),
+            "rope.scaling.original_context_length": ("UINT32", 64),
+        }
+    else:
+        new = {"logit_scale": ("FLOAT32", 0.25)}
+    dropped = {f"{prefix}.{key}" for key in new}
+    spec["metadata"] = [entry for entry in spec["metadata"] if entry[0] not in dropped]
+    spec["metadata"] += [[f"{prefix}.{key}", *kind_value] for key, kind_value in new.items()]
+    return spec
+
+
+@cache
+def build_changed(name: str, kind: str) -> Path:
+    """The GGUF file of ``changed``."""
+    return _build(changed(name, kind), f"{name}+{kind}", "f32")
 
 
 def build_variant(

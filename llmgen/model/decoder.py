@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from llmgen.model.keys import MAX_CONTEXT, MAX_HEADS, MAX_LAYERS, Keys
+from llmgen.model.keys import MAX_CONTEXT, MAX_FEED_FORWARD, MAX_HEADS, MAX_LAYERS, Keys
 from llmgen.model.ops import Ops, StateHandle, Value
 from llmgen.model.rope import Rope, RopeScaling
 from llmgen.model.states import KV, State
@@ -31,11 +31,17 @@ class Decoder(ABC):
 
     eps_key: ClassVar[str] = "attention.layer_norm_rms_epsilon"
     """The key of the norms' epsilon."""
+    eps_default: ClassVar[float | None] = None
+    """The epsilon of a file without that key; None: such a file is refused."""
     neox: ClassVar[bool] = True
     """How rotary positions pair a head's values, see ``Rope``."""
 
+    models: ClassVar[str] = ""
+    """The models that people know it by, for docs/architectures.md."""
+    output_bias: ClassVar[bool] = True
+    """False: a bias of the attention's output matrix is not used, as in llama.cpp's graph."""
     mixture: ClassVar[bool] = False
-    """Whether it may have experts."""
+    """Whether its files may speak of experts."""
 
     architecture: str
     name: str
@@ -44,6 +50,9 @@ class Decoder(ABC):
     n_heads: int
     n_kv_heads: int
     head_dim: int
+    """Values of a head's query and key."""
+    value_dim: int
+    """Values of a head's value."""
     n_ff: int
     vocab_size: int
     context_length: int
@@ -62,9 +71,9 @@ class Decoder(ABC):
         if causal is not None and causal is not True:
             raise keys.refuse("attention.causal", "True for a model that writes text")
         n_embd = keys.whole("embedding_length")
-        n_heads = keys.whole("attention.head_count", high=MAX_HEADS)
-        n_kv_heads = keys.whole("attention.head_count_kv", n_heads, high=MAX_HEADS)
-        if n_heads % n_kv_heads:
+        n_heads = own.get("n_heads") or keys.whole("attention.head_count", high=MAX_HEADS)
+        n_kv_heads = own.get("n_kv_heads") or keys.whole("attention.head_count_kv", n_heads, high=MAX_HEADS)
+        if n_heads % n_kv_heads and "n_heads" not in own:
             raise keys.fail("attention.head_count_kv", n_kv_heads, f"a divisor of the {n_heads} heads")
         context_length = keys.whole("context_length", high=MAX_CONTEXT)
         head_dim = _head_dim(keys, n_embd, n_heads)
@@ -79,10 +88,11 @@ class Decoder(ABC):
             "n_heads": n_heads,
             "n_kv_heads": n_kv_heads,
             "head_dim": head_dim,
-            "n_ff": keys.whole("feed_forward_length", high=1 << 24),
+            "value_dim": keys.whole("attention.value_length", n_embd // n_heads, high=MAX_HEADS),
+            "n_ff": own.get("n_ff") or keys.whole("feed_forward_length", high=MAX_FEED_FORWARD),
             "vocab_size": keys.vocab_size(),
             "context_length": context_length,
-            "norm_eps": keys.real(cls.eps_key, low=0.0, high=1.0),
+            "norm_eps": keys.real(cls.eps_key, cls.eps_default, low=0.0, high=1.0),
             "n_rot": n_rot,
             "rope_base": keys.real("rope.freq_base", 10000.0, low=1e-3),
             "rope_scaling": RopeScaling.read(keys, context_length),
@@ -91,7 +101,28 @@ class Decoder(ABC):
 
     def states(self) -> list[State]:
         """What a sequence remembers, in the order in which ``forward`` gets it: here keys and values a layer."""
-        return [KV(self.n_kv_heads, self.head_dim, self.head_dim)] * self.n_layers
+        return [KV(self.kv_heads(i), self.head_dim, self.value_dim, self.window_of(i)) for i in self.layers]
+
+    @property
+    def layers(self) -> range:
+        """The layers by number, as they are run."""
+        return range(self.n_layers)
+
+    def heads(self, layer: int) -> int:
+        """Query heads of a layer."""
+        return self.n_heads
+
+    def kv_heads(self, layer: int) -> int:
+        """Heads of keys and values of a layer."""
+        return self.n_kv_heads
+
+    def ff(self, layer: int) -> int:
+        """Values inside the feed-forward of a layer."""
+        return self.n_ff
+
+    def window_of(self, layer: int) -> int:
+        """The sliding window of a layer, in keys; 0: it sees all."""
+        return 0
 
     @abstractmethod
     def forward(self, b: Ops, w: Weights, states: Sequence[StateHandle]) -> None:
@@ -111,18 +142,27 @@ class Decoder(ABC):
         """The norm with the weights ``name`` over the whole width of x."""
         return b.rms_norm(x, w.vector(name, x.n), self.norm_eps)
 
+    def weightless_norm(self, b: Ops, w: Weights, x: Value) -> Value:
+        """An RMS norm that only norms."""
+        return b.rms_norm(x, w.ones(x.n), self.norm_eps)
+
+    def project(self, b: Ops, w: Weights, x: Value, name: str, n_rows: int) -> Value:
+        """x times the matrix ``name``, with its bias where the file has one: [n_rows]."""
+        return b.linear(x, w.matrix(name, n_rows, x.n), w.optional_vector(f"{name}.bias", n_rows))
+
     def qkv(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
-        """Queries [n_heads * head_dim], keys and values [n_kv_heads * head_dim], with the biases the file has."""
-        n_q, n_kv = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        """Queries, keys and values of all heads, with the biases the file has."""
+        n_q, n_k = self.heads(layer) * self.head_dim, self.kv_heads(layer) * self.head_dim
+        n_v = self.kv_heads(layer) * self.value_dim
         name = f"blk.{layer}.attn_"
         if w.has(f"{name}qkv"):
-            fused = w.matrix(f"{name}qkv", n_q + 2 * n_kv, self.n_embd)
-            parts = [fused.rows(0, n_q), fused.rows(n_q, n_kv), fused.rows(n_q + n_kv, n_kv)]
+            fused = w.matrix(f"{name}qkv", n_q + n_k + n_v, self.n_embd)
+            parts = [fused.rows(0, n_q), fused.rows(n_q, n_k), fused.rows(n_q + n_k, n_v)]
         else:
-            sizes = {"q": n_q, "k": n_kv, "v": n_kv}
+            sizes = {"q": n_q, "k": n_k, "v": n_v}
             parts = [w.matrix(name + p, n, self.n_embd) for p, n in sizes.items()]
         if w.has(f"{name}qkv.bias"):
-            biases: list[Vector | None] = [*w.vector_parts(f"{name}qkv.bias", (n_q, n_kv, n_kv))]
+            biases: list[Vector | None] = [*w.vector_parts(f"{name}qkv.bias", (n_q, n_k, n_v))]
         else:
             biases = [
                 w.optional_vector(f"{name}{p}.bias", part.n_rows)
@@ -135,8 +175,8 @@ class Decoder(ABC):
         """``qkv`` with an RMS norm over each head of q and k."""
         q, k, v = self.qkv(b, w, x, layer)
         q_norm, k_norm = (w.vector(f"blk.{layer}.attn_{p}_norm", self.head_dim) for p in "qk")
-        q = b.head_rms_norm(q, q_norm, self.n_heads, self.norm_eps)
-        return q, b.head_rms_norm(k, k_norm, self.n_kv_heads, self.norm_eps), v
+        q = b.head_rms_norm(q, q_norm, self.heads(layer), self.norm_eps)
+        return q, b.head_rms_norm(k, k_norm, self.kv_heads(layer), self.norm_eps), v
 
     def attention(
         self,
@@ -146,37 +186,76 @@ class Decoder(ABC):
         layer: int,
         state: StateHandle,
         rope: Rope,
+        **scores: Any,
+    ) -> Value:
+        """Rotate, concatenate to the cache, attend, project: [n_embd].  scores: see ``attend``."""
+        return self.attention_output(b, w, self.attend(b, w, qkv, layer, state, rope, **scores), layer)
+
+    def attend(
+        self,
+        b: Ops,
+        w: Weights,
+        qkv: tuple[Value, Value, Value],
+        layer: int,
+        state: StateHandle,
+        rope: Rope,
         *,
         scale: float | None = None,
-        cap: float = 0.0,
-        output_bias: bool = False,
-        position_scale: Any = None,
+        position_scale: np.ndarray | None = None,
+        **scores: Any,
     ) -> Value:
-        """Rotate, concatenate to the cache, attend, project: [n_embd].
+        """Rotate, concatenate to the cache, attend: [n_heads * value_dim].
 
-        scale: of the scores, 1 / sqrt(head_dim) unless given; position_scale as in ``Ops.rope``.
+        scale: of the scores, 1 / sqrt(head_dim) unless given; position_scale as in
+        ``Ops.rope``; scores: cap, slopes and sinks as in ``Ops.attend``.
         """
-        q, k, v = qkv
-        q = b.rope(q, self.n_heads, rope, self.head_dim**-0.5 if scale is None else scale, position_scale)
-        k = b.rope(k, self.n_kv_heads, rope)
+        q, k, v = self.rotated(b, w, qkv, layer, rope, scale, position_scale)
         b.store(k, v, state)
-        a = b.attend(q, state, self.n_heads, cap)
+        return b.attend(q, state, self.heads(layer), **scores)
+
+    def rotated(
+        self,
+        b: Ops,
+        w: Weights,
+        qkv: tuple[Value, Value, Value],
+        layer: int,
+        rope: Rope,
+        scale: float | None,
+        position_scale: np.ndarray | None,
+    ) -> tuple[Value, Value, Value]:
+        """Queries and keys rotated by their positions, the queries scaled."""
+        q, k, v = qkv
+        q = b.rope(
+            q, self.heads(layer), rope, self.head_dim**-0.5 if scale is None else scale, position_scale
+        )
+        return q, b.rope(k, self.kv_heads(layer), rope) if rope.n_rot else k, v
+
+    def attention_output(self, b: Ops, w: Weights, a: Value, layer: int) -> Value:
+        """What the heads found, projected: [n_embd]."""
         name = f"blk.{layer}.attn_output"
-        bias = w.optional_vector(f"{name}.bias", self.n_embd) if output_bias else None
-        return b.linear(a, w.matrix(name, self.n_embd, self.n_heads * self.head_dim), bias)
+        if self.output_bias:
+            return self.project(b, w, a, name, self.n_embd)
+        w.skip(f"{name}.bias")
+        return b.linear(a, w.matrix(name, self.n_embd, a.n))
 
-    def feed_forward(
-        self, b: Ops, w: Weights, x: Value, layer: int, activation: str = "silu", biases: bool = False
-    ) -> Value:
+    def feed_forward(self, b: Ops, w: Weights, x: Value, layer: int, activation: str = "silu") -> Value:
         """down(activation(gate x) * up x), Shazeer's gated unit (arXiv:2002.05202): [n_embd]."""
+        name, n_ff = f"blk.{layer}.ffn_", self.ff(layer)
+        gate, up = (self.project(b, w, x, name + which, n_ff) for which in ("gate", "up"))
+        return self.project(b, w, b.gated(gate, up, activation), name + "down", self.n_embd)
 
-        def project(source: Value, name: str, n_rows: int, n_cols: int) -> Value:
-            name = f"blk.{layer}.ffn_{name}"
-            bias = w.optional_vector(f"{name}.bias", n_rows) if biases else None
-            return b.linear(source, w.matrix(name, n_rows, n_cols), bias)
+    def fused_feed_forward(self, b: Ops, w: Weights, x: Value, layer: int, activation: str = "silu") -> Value:
+        """``feed_forward`` whose gate and up projections are one matrix, gate first."""
+        name, n_ff = f"blk.{layer}.ffn_", self.ff(layer)
+        both = w.matrix(name + "up", 2 * n_ff, self.n_embd)
+        gate, up = (b.linear(x, both.rows(first, n_ff)) for first in (0, n_ff))
+        return self.project(b, w, b.gated(gate, up, activation), name + "down", self.n_embd)
 
-        gate, up = project(x, "gate", self.n_ff, self.n_embd), project(x, "up", self.n_ff, self.n_embd)
-        return project(b.gated(gate, up, activation), "down", self.n_embd, self.n_ff)
+    def plain_feed_forward(self, b: Ops, w: Weights, x: Value, layer: int, activation: str) -> Value:
+        """down(activation(up x)): [n_embd]."""
+        name = f"blk.{layer}.ffn_"
+        up = self.project(b, w, x, name + "up", self.ff(layer))
+        return self.project(b, w, b.activate(up, activation), name + "down", self.n_embd)
 
     def rope(self, factors: np.ndarray | None = None) -> Rope:
         """The rotation of the model; ``factors`` divides the frequencies, float64 [n_rot / 2]."""
@@ -186,18 +265,23 @@ class Decoder(ABC):
         """A tensor of frequency divisors, float64 [n_rot / 2], if the file has it."""
         return w.values(name, self.n_rot // 2) if w.has(name) else None
 
+    def factors(self, b: Ops, w: Weights) -> np.ndarray | None:
+        """The divisors of frequencies that the file has, if any: Llama 3's, else LongRoPE's."""
+        plain = self.rope_factors(w, "rope_freqs")
+        return self.longrope_factors(b, w) if plain is None else plain
+
     def longrope_factors(self, b: Ops, w: Weights) -> np.ndarray | None:
         """LongRoPE's divisors: the long ones where the model is opened for more than the original context."""
         long, short = (self.rope_factors(w, f"rope_factors_{which}") for which in ("long", "short"))
         return long if b.n_ctx > self.rope_scaling.original_context else short
 
 
-def check_same_heads(keys: Keys, head_dim: int, n_rot: int) -> None:
+def check_same_heads(keys: Keys, model: Decoder) -> None:
     """Refuse sliding-window layers whose heads are not those of the other layers."""
     for key, expected in (
-        ("attention.key_length_swa", head_dim),
-        ("attention.value_length_swa", head_dim),
-        ("rope.dimension_count_swa", n_rot),
+        ("attention.key_length_swa", model.head_dim),
+        ("attention.value_length_swa", model.value_dim),
+        ("rope.dimension_count_swa", model.n_rot),
     ):
         if keys.whole(key, expected, low=0) != expected:
             raise keys.refuse(key, f"{expected} as in the other layers")
@@ -207,6 +291,4 @@ def _head_dim(keys: Keys, n_embd: int, n_heads: int) -> int:
     head_dim = keys.whole("attention.key_length", n_embd // n_heads, high=MAX_HEADS)
     if head_dim < 1:
         raise keys.fail("attention.head_count", n_heads, f"at most the embedding's {n_embd} values")
-    if keys.whole("attention.value_length", head_dim, high=MAX_HEADS) != head_dim:
-        raise keys.refuse("attention.value_length", f"the key length {head_dim}")
     return head_dim

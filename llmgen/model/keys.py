@@ -18,6 +18,7 @@ MAX_WIDTH = 1 << 20
 MAX_LAYERS = 4096
 MAX_HEADS = 1 << 16
 MAX_CONTEXT = 1 << 27
+MAX_FEED_FORWARD = 1 << 24
 
 
 class Keys:
@@ -107,6 +108,15 @@ class Keys:
             period = self.whole(key, low=0, high=MAX_LAYERS)
         return tuple(period == 0 or layer % period < period - 1 for layer in range(n_layers))
 
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """Whether something is so."""
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, bool):
+            raise self.fail(key, _found(value), "true or false")
+        return value
+
     def name(self) -> str:
         """The model's own name, or nothing."""
         name = self.file.metadata.get("general.name")
@@ -114,7 +124,8 @@ class Keys:
 
     def vocab_size(self) -> int:
         """Rows of the embedding: one for each token, and perhaps more, which no text produces."""
-        embedding = self.file.tensors.get("token_embd.weight")
+        tensors = self.file.tensors
+        embedding = tensors.get("token_embd.weight") or tensors.get("output.weight")
         if embedding is None or len(embedding.shape) != 2:
             raise UnsupportedModelError(
                 f"{self.file.path} holds no token_embd.weight matrix, so it has no weights to run; choose another file"

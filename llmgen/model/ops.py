@@ -32,6 +32,9 @@ class Ops(Protocol):
     def embed(self, w: Matrix, scale: float = 1.0) -> Value:
         """scale * the row of w that belongs to each token: [tokens, w.n_cols]."""
 
+    def embed_positions(self, w: Matrix) -> Value:
+        """The row of w that belongs to each token's position: [tokens, w.n_cols].  w must have ``n_ctx`` rows."""
+
     def rms_norm(self, x: Value, w: Vector, eps: float) -> Value:
         """x / sqrt(mean(x^2) + eps) * w over the whole width."""
 
@@ -63,23 +66,49 @@ class Ops(Protocol):
     def store(self, k: Value, v: Value, state: StateHandle) -> None:
         """Concatenate keys [tokens, n_kv_heads * key_dim] and values to a ``KV`` state."""
 
-    def attend(self, q: Value, state: StateHandle, n_heads: int, cap: float = 0.0) -> Value:
+    def attend(
+        self,
+        q: Value,
+        state: StateHandle,
+        n_heads: int,
+        cap: float = 0.0,
+        slopes: np.ndarray | None = None,
+        sinks: Vector | None = None,
+    ) -> Value:
         """softmax(q k^T) v over a ``KV`` state, within its window: [tokens, n_heads * value_dim].
 
         q is already scaled.  cap: scores become cap * tanh(score / cap); 0: they stay.
+        slopes, float32 [n_heads]: then a score loses its head's slope for each position of
+        distance.  sinks [n_heads]: one more score for each head, whose value is nothing.
         """
 
     def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
         """x @ w.T + bias: [tokens, w.n_cols] -> [tokens, w.n_rows]."""
 
-    def add(self, x: Value, y: Value) -> Value:
-        """x + y, of the same shape."""
+    def add(self, x: Value, y: Value | Vector) -> Value:
+        """x + y, of the same shape; a vector is added to each token."""
+
+    def multiply(self, x: Value, y: Value | Vector) -> Value:
+        """x * y, value by value; each token is multiplied by a vector."""
+
+    def scale(self, x: Value, factor: float) -> Value:
+        """factor * x."""
+
+    def clamp(self, x: Value, limit: float) -> Value:
+        """x, but no value below -limit or above limit."""
 
     def activate(self, x: Value, activation: str) -> Value:
-        """activation(x), value by value; activation: 'silu' or 'gelu' (its tanh form)."""
+        """activation(x), value by value.
+
+        activation: 'silu', 'gelu' (its tanh form), 'gelu_erf' (the exact one), 'gelu_quick',
+        'relu', 'relu_squared' or 'sigmoid'.
+        """
 
     def gated(self, gate: Value, up: Value, activation: str) -> Value:
-        """activation(gate) * up, of the same shape."""
+        """activation(gate) * up, of the same shape; every activation but 'relu_squared'."""
+
+    def gate_heads(self, x: Value, gate: Value) -> Value:
+        """Each head of x times the sigmoid of its gate; gate: [tokens, n_heads]."""
 
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
         """x @ w.T + bias for the tokens whose logits are wanted, soft-capped.  Ends the forward pass."""

@@ -102,6 +102,10 @@ class Rope:
         return rows
 
 
+NOPE = Rope(0, True, np.empty(0))
+"""No rotation: what positions a layer knows come from elsewhere."""
+
+
 def _frequencies(
     n_rot: int, base: float, scaling: RopeScaling, factors: np.ndarray | None
 ) -> tuple[np.ndarray, float]:

@@ -6,6 +6,7 @@ recorded once has checked the whole file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,11 +63,11 @@ class Weights:
 
     def has(self, name: str) -> bool:
         """Whether the file has the tensor; ``name`` as in ``matrix`` or with '.bias'."""
-        return _full(name) in self._file.tensors
+        return self._full(name) in self._file.tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
         """GGUF shape, fastest axis first; () where there is no such tensor."""
-        tensor = self._file.tensors.get(_full(name))
+        tensor = self._file.tensors.get(self._full(name))
         return tensor.shape if tensor else ()
 
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Matrix:
@@ -79,6 +80,20 @@ class Weights:
         if key not in self._vectors:
             values = _as_float32(self._tensor(name, (n,) if rows == 1 else (n, rows)))
             self._vectors[key] = Vector(name, values if rows == 1 else values.reshape(rows, n))
+        return self._vectors[key]
+
+    def ones(self, n: int) -> Vector:
+        """A vector of ones, for a norm without weights."""
+        key = ("", n, 1)
+        if key not in self._vectors:
+            self._vectors[key] = Vector("", np.ones(n, np.float32))
+        return self._vectors[key]
+
+    def derived(self, name: str, make: Callable[[], np.ndarray]) -> Vector:
+        """A vector that is computed from others once; ``name`` tells it from all others."""
+        key = (name, -1, 1)
+        if key not in self._vectors:
+            self._vectors[key] = Vector(name, np.ascontiguousarray(make(), np.float32))
         return self._vectors[key]
 
     def optional_vector(self, name: str, n: int) -> Vector | None:
@@ -99,7 +114,7 @@ class Weights:
 
     def skip(self, name: str) -> None:
         """Count the tensor as read, if it is there: it belongs to the model, but no logit depends on it."""
-        self._read.add(_full(name))
+        self._read.add(self._full(name))
 
     def unread(self) -> list[str]:
         """The full names of the file's tensors that nothing was made of so far, in file order."""
@@ -109,11 +124,16 @@ class Weights:
         """A small float vector as an array, float64 [n]."""
         return _as_float32(self._tensor(name, (n,))).astype(np.float64)
 
+    def _full(self, name: str) -> str:
+        """As the file names it: a few tensors have no ending."""
+        bare = name.endswith((".bias", ".weight")) or name in self._file.tensors
+        return name if bare else f"{name}.weight"
+
     def _tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
-        tensor = self._file.tensors.get(_full(name))
+        tensor = self._file.tensors.get(self._full(name))
         if tensor is None:
             raise UnsupportedModelError(
-                f"the model has no tensor {_full(name)}; the file is incomplete or not supported"
+                f"the model has no tensor {self._full(name)}; the file is incomplete or not supported"
             )
         found = tuple(tensor.shape)
         while len(found) > len(shape) and found[-1] == 1:
@@ -125,10 +145,6 @@ class Weights:
             )
         self._read.add(tensor.name)
         return tensor
-
-
-def _full(name: str) -> str:
-    return name if name.endswith((".bias", ".weight")) else f"{name}.weight"
 
 
 def _as_float32(tensor: TensorInfo) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import variants
-from archs import DENSE, build_arch, build_variant, reference
+from archs import SPECS, build_arch, build_variant, reference
 from llmgen.backends.numpy import NumpyModel, functions
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import read_model
@@ -24,7 +24,7 @@ from naive.kernels import Rope
 EXACT = {f"{name}-dense" for name in ("llama", "mistral3", "qwen2", "qwen3", "phi3", "stablelm", "olmo2")}
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", SPECS)
 def test_reference_logits(name: str) -> None:
     tokens, expected = reference(name)
     # llama.cpp looks gelu up in a float16 table, whose rounding the models with gelu carry.

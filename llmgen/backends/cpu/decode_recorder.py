@@ -131,47 +131,56 @@ class DecodeRecorder(Recorder):
             n=n,
         )
 
-    def _combined(self, kind: str, x: Value, y: Value) -> Value:
-        own = not x.private and not y.private and x.partition == y.partition == Rows(x.n)
+    def _combined(self, kind: str, x: Value, y: Value | Vector) -> Value:
+        own = all(self._own(v) for v in (x, y) if isinstance(v, Value))
         out = self.value(x.n, private=not own, partition=Rows(x.n) if own else EVERYTHING)
         self._pointwise(kind, x, y, out)
         return out
 
-    def add(self, x: Value, y: Value) -> Value:
+    @staticmethod
+    def _own(x: Value) -> bool:
+        """Whether each thread has its own rows of x."""
+        return not x.private and x.partition == Rows(x.n)
+
+    def add(self, x: Value, y: Value | Vector) -> Value:
         out = self.value(x.n, private=True)
         self._pointwise("add", x, y, out)
         return out
 
-    def activate(self, x: Value, activation: str) -> Value:
-        own = not x.private and x.partition == Rows(x.n)
+    def multiply(self, x: Value, y: Value | Vector) -> Value:
+        return self._combined("mul", x, y)
+
+    def _unary(self, kind: str, x: Value, **parameter: float) -> Value:
+        own = self._own(x)
         out = self.value(x.n, private=not own, partition=Rows(x.n) if own else EVERYTHING)
         shift, n = self._own_rows(x.n) if own else (lambda t, n: 0, x.n)
         partition = out.partition if own else EVERYTHING
         self.emit(
-            f"pointwise:{activation}",
+            f"pointwise:{kind}",
             [(x, partition, False), (out, partition, True)],
             x=At(x, shift),
             out=At(out, shift),
             n=n,
+            **parameter,
         )
         return out
 
     def gated(self, gate: Value, up: Value, activation: str) -> Value:
         return self._combined(f"{activation}_mul", gate, up)
 
-    def attend(self, q: Value, state: PlacedKV, n_heads: int, cap: float = 0.0) -> Value:
+    def _attended(self, q: Value, state: PlacedKV, n_heads: int, scores: dict[str, Any]) -> Value:
         group = n_heads // state.n_heads
         seen = min(-(-state.window // KEY_BLOCK) + 1, state.blocks)
-        row_states = row_state_bytes(state.head_dim) * group * seen * state.n_heads
+        row_states = row_state_bytes(state.value_dim) * group * seen * state.n_heads
         states = Value(0, row_states, self.max_tokens, False, ("units", state.key_offset))
-        self._attend("blocks", q, state, group, cap, states, self.scratch(SCORE_ROWS * KEY_BLOCK * 4))
-        out = self.value(q.n, private=False, partition=("combined", state.key_offset))
+        self._attend("blocks", q, state, group, scores, states, self.scratch(SCORE_ROWS * KEY_BLOCK * 4))
+        out = self.value(n_heads * state.value_dim, private=False, partition=("combined", state.key_offset))
         self.emit(
             "attention:combine",
             [(states, out.partition, True), (out, out.partition, True)],
             n_kv=state.n_heads,
             group=group,
-            head_dim=state.head_dim,
+            value_dim=state.value_dim,
             window=state.window,
             states=states,
             out=out,

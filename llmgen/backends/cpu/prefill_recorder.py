@@ -98,29 +98,39 @@ class PrefillRecorder(Recorder):
             x.copies["tiles"] = out
         return x.copies["tiles"]
 
-    def add(self, x: Value, y: Value) -> Value:
+    def add(self, x: Value, y: Value | Vector) -> Value:
         return self._by_token("add", x, y)
 
-    def activate(self, x: Value, activation: str) -> Value:
+    def multiply(self, x: Value, y: Value | Vector) -> Value:
+        return self._by_token("mul", x, y)
+
+    def _unary(self, kind: str, x: Value, **parameter: float) -> Value:
         out = self.whole_tokens(x.n)
-        self.emit(f"pointwise:{activation}", [(x, TOKENS, False), (out, TOKENS, True)], x=x, out=out, n=x.n)
+        accesses: list[Access] = [(x, TOKENS, False), (out, TOKENS, True)]
+        self.emit(f"pointwise:{kind}", accesses, x=x, out=out, n=x.n, **parameter)
         return out
 
     def gated(self, gate: Value, up: Value, activation: str) -> Value:
         return self._by_token(f"{activation}_mul", gate, up)
 
-    def _by_token(self, kind: str, x: Value, y: Value) -> Value:
+    def _by_token(self, kind: str, x: Value, y: Value | Vector) -> Value:
         out = self.whole_tokens(x.n)
-        accesses: list[Access] = [(x, TOKENS, False), (y, TOKENS, False), (out, TOKENS, True)]
-        self.emit(f"pointwise:{kind}", accesses, x=x, y=y, out=out, n=x.n)
+        accesses: list[Access] = [(x, TOKENS, False), (out, TOKENS, True)]
+        second: dict[str, Any]
+        if isinstance(y, Value):
+            accesses.append((y, TOKENS, False))
+            second = {"y": y}
+        else:
+            second = {"y": self.binding.vector(y), "y_stride": 0}
+        self.emit(f"pointwise:{kind}", accesses, x=x, out=out, n=x.n, **second)
         return out
 
-    def attend(self, q: Value, state: PlacedKV, n_heads: int, cap: float = 0.0) -> Value:
-        out = self.value(q.n, private=False, partition=("attended", state.key_offset))
+    def _attended(self, q: Value, state: PlacedKV, n_heads: int, scores: dict[str, Any]) -> Value:
+        out = self.value(n_heads * state.value_dim, private=False, partition=("attended", state.key_offset))
         group = n_heads // state.n_heads
-        row = 4 * state.head_dim + row_state_bytes(state.head_dim)
+        row = 4 * state.key_dim + row_state_bytes(state.value_dim)
         nbytes = SCORE_ROWS * KEY_BLOCK * 4 + TILE_TOKENS * group * row + 64
-        self._attend("tiles", q, state, group, cap, out, self.scratch(nbytes))
+        self._attend("tiles", q, state, group, scores, out, self.scratch(nbytes))
         return out
 
     def fuse_residuals(self) -> None:

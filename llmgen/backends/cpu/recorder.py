@@ -131,6 +131,13 @@ class Recorder(ABC):
     # ---- the vocabulary ------------------------------------------------------------
 
     def embed(self, w: Matrix, scale: float = 1.0) -> Value:
+        return self._rows_of(w, FIELDS["ids"], scale)
+
+    def embed_positions(self, w: Matrix) -> Value:
+        return self._rows_of(w, FIELDS["positions"], 1.0)
+
+    def _rows_of(self, w: Matrix, field: int, scale: float) -> Value:
+        """The rows of w that a field of the control block numbers."""
         out = self.whole_tokens(w.n_cols)
         bound = self.binding.matrix(w)
         kernels = bound.kernels
@@ -138,6 +145,7 @@ class Recorder(ABC):
             kernels.embed,
             [(out, out.partition, True)],
             weights=bound.address,
+            number=8 * field,
             row_bytes=bound.row_bytes,
             blocks=w.n_cols // kernels.block,
             block=kernels.block,
@@ -244,14 +252,42 @@ class Recorder(ABC):
             v=v,
             first=first,
             last=last,
-            head_dim=state.head_dim,
+            key_dim=state.key_dim,
+            value_dim=state.value_dim,
             k_at=state.key_offset,
             v_at=state.value_offset,
             blocks=state.blocks,
         )
 
+    def attend(
+        self,
+        q: Value,
+        state: PlacedKV,
+        n_heads: int,
+        cap: float = 0.0,
+        slopes: np.ndarray | None = None,
+        sinks: Vector | None = None,
+    ) -> Value:
+        scores = {
+            "cap": float(cap),
+            "slopes": 0 if slopes is None else self.binding.keep(slopes.astype(np.float32)),
+            "sinks": 0 if sinks is None else self.binding.vector(sinks),
+        }
+        return self._attended(q, state, n_heads, scores)
+
+    @abstractmethod
+    def _attended(self, q: Value, state: PlacedKV, n_heads: int, scores: dict[str, Any]) -> Value:
+        """``attend``; scores: the kernel's arguments that change the scores."""
+
     def _attend(
-        self, kernel: str, q: Value, state: PlacedKV, group: int, cap: float, out: Value, scratch: Value
+        self,
+        kernel: str,
+        q: Value,
+        state: PlacedKV,
+        group: int,
+        scores: dict[str, Any],
+        out: Value,
+        scratch: Value,
     ) -> None:
         """Emit an attention kernel, which each thread does for its own part of ``out``."""
         accesses: list[Access] = [
@@ -266,27 +302,54 @@ class Recorder(ABC):
             q=q,
             n_kv=state.n_heads,
             group=group,
-            head_dim=state.head_dim,
+            key_dim=state.key_dim,
+            value_dim=state.value_dim,
             k_at=state.key_offset,
             v_at=state.value_offset,
             blocks=state.blocks,
             window=state.window,
-            cap=float(cap),
+            **scores,
             out=out,
             scratch=scratch,
         )
 
     @abstractmethod
-    def attend(self, q: Value, state: PlacedKV, n_heads: int, cap: float = 0.0) -> Value: ...
-
-    @abstractmethod
     def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value: ...
 
     @abstractmethod
-    def add(self, x: Value, y: Value) -> Value: ...
+    def add(self, x: Value, y: Value | Vector) -> Value: ...
 
     @abstractmethod
-    def activate(self, x: Value, activation: str) -> Value: ...
+    def multiply(self, x: Value, y: Value | Vector) -> Value: ...
+
+    def activate(self, x: Value, activation: str) -> Value:
+        return self._unary(activation, x)
+
+    def scale(self, x: Value, factor: float) -> Value:
+        return x if factor == 1.0 else self._unary("scale", x, parameter=float(factor))
+
+    def clamp(self, x: Value, limit: float) -> Value:
+        return self._unary("clamp", x, parameter=float(limit))
+
+    @abstractmethod
+    def _unary(self, kind: str, x: Value, **parameter: float) -> Value:
+        """kind(x), value by value."""
+
+    def gate_heads(self, x: Value, gate: Value) -> Value:
+        first, last = self._head_range(gate.n)
+        partition = self._head_partition(gate.n)
+        out = self.value(x.n, private=False, partition=partition)
+        self.emit(
+            "pointwise:gate_heads",
+            [(x, partition, False), (gate, EVERYTHING, False), (out, partition, True)],
+            x=x,
+            gate=gate,
+            out=out,
+            first=first,
+            last=last,
+            head_dim=x.n // gate.n,
+        )
+        return out
 
     @abstractmethod
     def gated(self, gate: Value, up: Value, activation: str) -> Value: ...

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, key_block_bytes, value_block_bytes
-from llmgen.errors import UnsupportedModelError, UsageError
+from llmgen.errors import UsageError
 from llmgen.model.states import KV, Recurrent, State
 
 KV_BYTES = {"f16": 2, "f32": 4}
@@ -59,7 +59,8 @@ class PlacedKV:
     """
 
     n_heads: int
-    head_dim: int
+    key_dim: int
+    value_dim: int
     window: int  # keys that a query sees; UNBOUNDED: all of them
     blocks: int  # key blocks kept
     element: int  # bytes of one value
@@ -71,28 +72,32 @@ class PlacedKV:
     @classmethod
     def place(cls, spec: KV, offset: int, n_ctx: int, chunk: int, element: int) -> PlacedKV:
         """At ``offset``, for n_ctx tokens of which up to ``chunk`` are written in one run."""
-        if spec.key_dim != spec.value_dim:
-            raise UnsupportedModelError(
-                f"the model's keys have {spec.key_dim} values and its values {spec.value_dim}, "
-                "expected as many; llmgen cannot run it yet"
-            )
         blocks = -(-n_ctx // KEY_BLOCK)
         if spec.window:
             blocks = min(blocks, -(-(spec.window + chunk) // KEY_BLOCK) + 1)
         keys = page(key_block_bytes(spec.key_dim, element) * blocks * spec.n_heads)
         values = page(value_block_bytes(spec.value_dim, element) * blocks * spec.n_heads)
-        window = spec.window or UNBOUNDED
-        return cls(spec.n_heads, spec.key_dim, window, blocks, element, offset, offset + keys, keys + values)
+        return cls(
+            spec.n_heads,
+            spec.key_dim,
+            spec.value_dim,
+            spec.window or UNBOUNDED,
+            blocks,
+            element,
+            key_offset=offset,
+            value_offset=offset + keys,
+            nbytes=keys + values,
+        )
 
     @property
     def key_bytes(self) -> int:
         """Bytes of one head's keys per block."""
-        return key_block_bytes(self.head_dim, self.element)
+        return key_block_bytes(self.key_dim, self.element)
 
     @property
     def value_bytes(self) -> int:
         """Bytes of one head's values per block."""
-        return value_block_bytes(self.head_dim, self.element)
+        return value_block_bytes(self.value_dim, self.element)
 
     def bytes_for(self, n_tokens: int) -> int:
         return (
@@ -160,7 +165,7 @@ class StateLayout:
     """The states of a sequence, one after the other.
 
     kv_type: the number format of keys and values, one of KV_BYTES.  chunk: tokens that one
-    run may write.  Raises UsageError, UnsupportedModelError.
+    run may write.  Raises UsageError.
     """
 
     def __init__(self, specs: list[State], n_ctx: int, chunk: int, kv_type: str) -> None:

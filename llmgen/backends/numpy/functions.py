@@ -7,6 +7,7 @@ of its input, so the caller chooses float64 for truth or float32 for speed.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,35 @@ def gelu(x: Array) -> Array:
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x * x)))
 
 
+def gelu_erf(x: Array) -> Array:
+    """x/2 (1 + erf(x / sqrt(2))), elementwise: GELU itself."""
+    erf = np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2))
+    return 0.5 * x * (1 + erf)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^-x), elementwise."""
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x))
+
+
+def relu(x: Array) -> Array:
+    """max(x, 0), elementwise."""
+    return np.maximum(x, 0)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "silu": silu,
+    "gelu": gelu,
+    "gelu_erf": gelu_erf,
+    "gelu_quick": lambda x: x * sigmoid(1.702 * x),
+    "relu": relu,
+    "relu_squared": lambda x: relu(x) ** 2,
+    "sigmoid": sigmoid,
+}
+"""By the names of ``model.ops``."""
+
+
 def soft_cap(x: Array, cap: float) -> Array:
     """x squeezed smoothly into (-cap, cap); cap 0 leaves it alone."""
     return x if cap == 0 else cap * np.tanh(x / cap)
@@ -75,13 +105,24 @@ def softmax(x: Array) -> Array:
 
 
 def attention(
-    q: Array, k: Array, v: Array, scale: float, *, n_past: int = 0, window: int = 0, cap: float = 0.0
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float,
+    *,
+    n_past: int = 0,
+    window: int = 0,
+    cap: float = 0.0,
+    slopes: Array | None = None,
+    sinks: Array | None = None,
 ) -> Array:
     """Causal attention with grouped heads.
 
     q [n, n_heads, d] stands at positions n_past .. n_past+n-1; k [n_past+n, n_kv_heads, d] and
     v [n_past+n, n_kv_heads, dv] at 0 .. . With a window w a query sees w keys, itself included;
-    0 means all. Returns [n, n_heads, dv]. One query at a time: no quadratic memory.
+    0 means all. slopes [n_heads]: what a score loses with each position of distance (ALiBi,
+    arXiv:2108.12409). sinks [n_heads]: a score without a value (arXiv:2309.17453).
+    Returns [n, n_heads, dv]. One query at a time: no quadratic memory.
     """
     n, n_heads, _ = q.shape
     group = n_heads // k.shape[1]
@@ -92,7 +133,11 @@ def attention(
         for head in range(n_heads):
             keys, values = k[start:end, head // group], v[start:end, head // group]
             scores = soft_cap(keys @ q[i, head] * q.dtype.type(scale), cap)
-            out[i, head] = softmax(scores) @ values
+            if slopes is not None:
+                scores = scores - slopes[head] * np.arange(end - 1 - start, -1, -1)
+            if sinks is not None:
+                scores = np.append(scores, q.dtype.type(sinks[head]))
+            out[i, head] = softmax(scores)[: end - start] @ values
     return out
 
 

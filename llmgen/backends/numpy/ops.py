@@ -103,6 +103,9 @@ class NumpyOps:
         dtype = self._precision.dtype
         return Value(self._matrices[w][self._ids].astype(dtype) * dtype(scale))
 
+    def embed_positions(self, w: Matrix) -> Value:
+        return Value(self._matrices[w][self._positions].astype(self._precision.dtype))
+
     def rms_norm(self, x: Value, w: Vector, eps: float) -> Value:
         return Value(functions.rms_norm(x.x, w.values, eps))
 
@@ -135,11 +138,27 @@ class NumpyOps:
             kv = [value.astype(np.float16).astype(value.dtype) for value in kv]
         state.k, state.v = np.concatenate([state.k, kv[0]]), np.concatenate([state.v, kv[1]])
 
-    def attend(self, q: Value, state: KVState, n_heads: int, cap: float = 0.0) -> Value:
-        heads, window = self._heads(q, n_heads), state.spec.window
-        return self._flat(
-            functions.attention(heads, state.k, state.v, 1.0, n_past=self._position, window=window, cap=cap)
+    def attend(
+        self,
+        q: Value,
+        state: KVState,
+        n_heads: int,
+        cap: float = 0.0,
+        slopes: np.ndarray | None = None,
+        sinks: Vector | None = None,
+    ) -> Value:
+        attended = functions.attention(
+            self._heads(q, n_heads),
+            state.k,
+            state.v,
+            1.0,
+            n_past=self._position,
+            window=state.spec.window,
+            cap=cap,
+            slopes=slopes,
+            sinks=None if sinks is None else sinks.values,
         )
+        return self._flat(attended)
 
     def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
         entering = x.x
@@ -148,18 +167,33 @@ class NumpyOps:
         y = entering @ self._matrices[w].astype(entering.dtype).T
         return Value(y if bias is None else y + bias.values.astype(y.dtype))
 
-    def add(self, x: Value, y: Value) -> Value:
-        return Value(x.x + y.x)
+    def add(self, x: Value, y: Value | Vector) -> Value:
+        return Value(x.x + self._second(y))
+
+    def multiply(self, x: Value, y: Value | Vector) -> Value:
+        return Value(x.x * self._second(y))
+
+    def scale(self, x: Value, factor: float) -> Value:
+        return Value(x.x * x.x.dtype.type(factor))
+
+    def clamp(self, x: Value, limit: float) -> Value:
+        return Value(np.clip(x.x, -limit, limit))
 
     def activate(self, x: Value, activation: str) -> Value:
-        return Value({"silu": functions.silu, "gelu": functions.gelu}[activation](x.x))
+        return Value(functions.ACTIVATIONS[activation](x.x))
 
     def gated(self, gate: Value, up: Value, activation: str) -> Value:
         return Value(self.activate(gate, activation).x * up.x)
 
+    def gate_heads(self, x: Value, gate: Value) -> Value:
+        return self._flat(self._heads(x, gate.n) * functions.sigmoid(gate.x)[..., None])
+
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
         wanted = Value(x.x[len(x.x) - self._n_logits :])
         self.result = functions.soft_cap(self.linear(wanted, w, bias).x, cap).astype(np.float32)
+
+    def _second(self, y: Value | Vector) -> Array:
+        return y.x if isinstance(y, Value) else y.values.astype(self._precision.dtype)
 
     def _heads(self, x: Value, n_heads: int) -> Array:
         """[tokens, n_heads, head_dim]."""

@@ -1,40 +1,67 @@
-"""Qwen 2 (arXiv:2407.10671) and Qwen 3 (arXiv:2505.09388)."""
+"""Qwen (arXiv:2309.16609), Qwen 2 (arXiv:2407.10671), Qwen 3 (arXiv:2505.09388), and the texts of their VL models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.decoder import Decoder
-from llmgen.model.ops import Ops, StateHandle
+from llmgen.model.blocks import PreNorm, Sections
+from llmgen.model.keys import MAX_FEED_FORWARD, Keys
+from llmgen.model.ops import Ops, Value
 from llmgen.model.weights import Weights
 
 
+@architecture("qwen")
+class Qwen(PreNorm):
+    """Llama with rotary positions on halves; the file counts gate and up projections together."""
+
+    models = "Qwen 1 1.8B to 72B"
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        both = keys.whole("feed_forward_length", low=2, high=MAX_FEED_FORWARD)
+        return super().read(keys, n_ff=both // 2, **own)
+
+
 @architecture("qwen2")
-class Qwen2(Decoder):
+class Qwen2(PreNorm):
     """Llama with rotary positions on halves, biases on q, k and v, and perhaps one on the logits."""
 
-    normed_heads: ClassVar[bool] = False
-
-    def forward(self, b: Ops, w: Weights, states: Sequence[StateHandle]) -> None:
-        projections = self.normed_qkv if self.normed_heads else self.qkv
-        rope = self.rope()
-        x = b.embed(self.embedding(w))
-        for layer in range(self.n_layers):
-            qkv = projections(b, w, self.norm(b, w, x, f"blk.{layer}.attn_norm"), layer)
-            x = b.add(x, self.attention(b, w, qkv, layer, states[layer], rope))
-            x = b.add(x, self.feed_forward(b, w, self.norm(b, w, x, f"blk.{layer}.ffn_norm"), layer))
-        bias = None if self.normed_heads else w.optional_vector("output.bias", self.vocab_size)
-        b.logits(self.norm(b, w, x, "output_norm"), self.output_matrix(w), bias)
+    models = "Qwen 1.5, 2 and 2.5, QwQ, DeepSeek R1 Distill Qwen"
 
 
 @architecture("qwen3")
-class Qwen3(Qwen2):
+class Qwen3(PreNorm):
     """Qwen 2 with an RMS norm over each head of q and k, and no bias on the logits."""
 
+    models = "Qwen 3 0.6B to 32B"
     normed_heads = True
 
-    def forward(self, b: Ops, w: Weights, states: Sequence[StateHandle]) -> None:
+    def finish(self, b: Ops, w: Weights, x: Value) -> None:
         w.skip("cls.output")  # the head of a reranker
-        super().forward(b, w, states)
+        b.logits(x, self.output_matrix(w))
+
+
+@architecture("qwen2vl")
+class Qwen2VL(Sections):
+    """The text part of a Qwen 2 with images: its positions have four axes."""
+
+    models = "Qwen 2 VL and 2.5 VL (text)"
+    eps_default = 1e-6
+
+    def finish(self, b: Ops, w: Weights, x: Value) -> None:
+        w.skip("output.bias")  # llama.cpp's graph does not add it
+        b.logits(x, self.output_matrix(w))
+
+
+@architecture("qwen3vl", "qwen3tts")
+class Qwen3VL(Sections):
+    """The text part of a Qwen 3 with images, whose positions have three axes by turns; or a Qwen 3 that speaks."""
+
+    models = "Qwen 3 VL (text), Qwen 3 TTS (its talker)"
+    normed_heads = True
+    interleaved = True
+
+    def finish(self, b: Ops, w: Weights, x: Value) -> None:
+        w.skip("cls.output")
+        b.logits(x, self.output_matrix(w))

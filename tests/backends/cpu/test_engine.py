@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import variants
-from archs import DENSE, build_arch, build_variant, reference
+from archs import SPECS, build_arch, build_variant, reference
 from engines import engine, in_chunks, one_by_one
 from llmgen.errors import ContextFullError, UsageError
 from llmgen.model.runs import Part
@@ -18,7 +18,7 @@ UNEVEN = (1, 5, 16, 3, 17)
 LIMIT = 1e-6
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", SPECS)
 def test_reference_logits(name: str) -> None:
     tokens, expected = reference(name)
     with engine(build_arch(name)) as model:

@@ -22,9 +22,12 @@ from typing import Any, NamedTuple, TypeVar
 
 
 class Embed(NamedTuple):
-    """quants.rows: out[token] = scale * weights[id of the token]."""
+    """quants.rows: out[token] = scale * weights[id or position of the token]."""
 
     weights: Any
+    number: (
+        Any  # which field of the control block numbers the rows, in bytes from ``control``: ids or positions
+    )
     row_bytes: Any
     blocks: Any  # of a row
     block: Any  # weights of a block
@@ -80,7 +83,8 @@ class Store(NamedTuple):
     v_stride: Any
     first: Any
     last: Any
-    head_dim: Any
+    key_dim: Any  # values of a head's key
+    value_dim: Any
     k_at: Any  # bytes from the sequence's cache to this layer's keys
     v_at: Any  # ... and values
     blocks: Any  # key blocks that the layer keeps
@@ -95,13 +99,16 @@ class Attend(NamedTuple):
     q_stride: Any
     n_kv: Any  # key/value heads
     group: Any  # query heads of each
-    head_dim: Any
+    key_dim: Any  # values of a head's key
+    value_dim: Any
     k_at: Any  # bytes from a sequence's cache to this layer's keys
     v_at: Any  # ... and values
     blocks: Any  # key blocks that the layer keeps
     window: Any  # keys that a query sees
     cap: float  # soft cap of the scores, or 0
-    out: Any  # tiles: float32 [tokens][heads * head_dim]; blocks: row states [tokens][n_kv][blocks seen][group]
+    slopes: Any  # 0, or float32 [heads]: what a score loses with each position of distance
+    sinks: Any  # 0, or float32 [heads]: a score that takes part in the softmax and has no value
+    out: Any  # tiles: float32 [tokens][heads * value_dim]; blocks: row states [tokens][n_kv][blocks seen][group]
     out_stride: Any
     scratch: Any  # see attention.py
     control: Any
@@ -112,11 +119,11 @@ class Combine(NamedTuple):
 
     n_kv: Any
     group: Any
-    head_dim: Any
+    value_dim: Any
     window: Any
     states: Any  # Attend.out
     states_stride: Any
-    out: Any  # float32 [tokens][heads * head_dim]
+    out: Any  # float32 [tokens][heads * value_dim]
     out_stride: Any
     control: Any
 
@@ -155,6 +162,35 @@ class Unary(NamedTuple):
     out: Any
     out_stride: Any
     n: Any  # values of a token that this thread takes
+    split_tokens: Any
+    control: Any
+
+
+class UnaryWith(NamedTuple):
+    """pointwise: out = f(x, parameter)."""
+
+    x: Any
+    x_stride: Any
+    out: Any
+    out_stride: Any
+    n: Any
+    parameter: float
+    split_tokens: Any
+    control: Any
+
+
+class PerHead(NamedTuple):
+    """pointwise:gate_heads: heads first..last of x, each times f of its own gate."""
+
+    x: Any
+    x_stride: Any
+    gate: Any  # float32 [tokens][n_heads]
+    gate_stride: Any
+    out: Any
+    out_stride: Any
+    first: Any
+    last: Any
+    head_dim: Any
     split_tokens: Any
     control: Any
 
@@ -262,8 +298,16 @@ TABLES: dict[str, type[Any]] = {
     "norms": Norm,
     "pointwise": Binary,
     "pointwise:add_row": AddRow,
+    "pointwise:clamp": UnaryWith,
     "pointwise:copy": Copy,
+    "pointwise:gate_heads": PerHead,
     "pointwise:gelu": Unary,
+    "pointwise:gelu_erf": Unary,
+    "pointwise:gelu_quick": Unary,
+    "pointwise:relu": Unary,
+    "pointwise:relu_squared": Unary,
+    "pointwise:scale": UnaryWith,
+    "pointwise:sigmoid": Unary,
     "pointwise:silu": Unary,
     "pointwise:softcap": Softcap,
     "quants.matvec": Matvec,

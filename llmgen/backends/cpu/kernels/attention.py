@@ -6,7 +6,7 @@ them, so the result depends neither on the threads nor on how a prompt is cut.  
 a few kilobytes a thread.
 
 Scratch: the scores of SCORE_ROWS rows; for a prompt behind them the queries of a tile and
-kv head, f32 [tokens][group][head_dim], and the states of these rows.
+kv head, f32 [tokens][group][key_dim], and the states of these rows.
 """
 
 from __future__ import annotations
@@ -76,10 +76,15 @@ def _make(size: int) -> tuple[Any, Any]:
     def keys_values(args, base, h, block):  # type: ignore[no-untyped-def]
         """Where the keys and the values of a block of kv head h lie; base: the sequence's cache."""
         blocks = arg(args, at.blocks)
-        head_dim = arg(args, at.head_dim)
         slot = (h * blocks + block % blocks) * KEY_BLOCK
-        keys = base + arg(args, at.k_at) + slot * head_dim * size
-        return keys, base + arg(args, at.v_at) + slot * width_of(head_dim) * size
+        keys = base + arg(args, at.k_at) + slot * arg(args, at.key_dim) * size
+        return keys, base + arg(args, at.v_at) + slot * width_of(arg(args, at.value_dim)) * size
+
+    @inline
+    def of_heads(args, i, first):  # type: ignore[no-untyped-def]
+        """The address of the i-th argument's numbers for the query heads from ``first`` on; 0 where there are none."""
+        numbers = arg(args, i)
+        return numbers + 4 * first if numbers else 0
 
     @inline
     def following(args, t, h, block, first, last):  # type: ignore[no-untyped-def]
@@ -105,13 +110,13 @@ def _make(size: int) -> tuple[Any, Any]:
         @inline
         def attend(args, where, block, low, high, n, q, scores, state):  # type: ignore[no-untyped-def]
             """n rows at positions low..high over a block of keys; where: see ``over_block``."""
-            head_dim = arg(args, at.head_dim)
+            key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
             window = arg(args, at.window)
             start = block * KEY_BLOCK
             first_key = max(0, low + 1 - window - start)
             n_keys = min(high + 1 - start, KEY_BLOCK)
             cap = np.float32(arg_f64(args, at.cap))
-            over_block(n, q, where, scores, state, start, first_key, n_keys, head_dim, window, cap)
+            over_block(n, q, where, scores, state, start, first_key, n_keys, key_dim, value_dim, window, cap)
 
         return attend
 
@@ -125,10 +130,10 @@ def _make(size: int) -> tuple[Any, Any]:
         """
         control = arg(args, at.control)
         group = arg(args, at.group)
-        head_dim = arg(args, at.head_dim)
+        key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
         n_kv = arg(args, at.n_kv)
         window = arg(args, at.window)
-        state_bytes = state_size(head_dim)
+        state_bytes = state_size(value_dim)
         out_stride = arg(args, at.out_stride)
         head_stride = out_stride // n_kv
         n_tokens = control_field(control, CONTROL_TOKENS)
@@ -142,7 +147,8 @@ def _make(size: int) -> tuple[Any, Any]:
             base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t)
             first, last = first_block(position, window), position // KEY_BLOCK
             for h in range(n_kv):
-                q = arg(args, at.q) + t * arg(args, at.q_stride) + 4 * h * group * head_dim
+                q = arg(args, at.q) + t * arg(args, at.q_stride) + 4 * h * group * key_dim
+                slopes, sinks = of_heads(args, at.slopes, h * group), of_heads(args, at.sinks, h * group)
                 states = arg(args, at.out) + t * out_stride + h * head_stride
                 for block in range(first, last + 1):
                     here = done
@@ -153,7 +159,7 @@ def _make(size: int) -> tuple[Any, Any]:
                     k_next, v_next = following(args, t, h, block, first, last)
                     where = (k, v, k_next, v_next)
                     state = states + (block - first) * group * state_bytes
-                    clear_rows(state, group, position, head_dim)
+                    clear_rows(state, group, position, value_dim, slopes, sinks if block == first else 0)
                     scores = arg(args, at.scratch)
                     attend_asking(args, where, block, position, position, group, q, scores, state)
 
@@ -164,18 +170,19 @@ def _make(size: int) -> tuple[Any, Any]:
         """
         control = arg(args, at.control)
         group = arg(args, at.group)
-        head_dim = arg(args, at.head_dim)
-        state_bytes = state_size(head_dim)
+        key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
+        state_bytes = state_size(value_dim)
         n_tokens = control_field(control, CONTROL_TOKENS)
         scores = arg(args, at.scratch)
         queries = scores + SCORE_ROWS * KEY_BLOCK * 4
-        state = queries + TILE_TOKENS * group * head_dim * 4
+        state = queries + TILE_TOKENS * group * key_dim * 4
         unit = 0
         for tile in range(0, n_tokens, TILE_TOKENS):
             for h in range(arg(args, at.n_kv)):
                 unit += 1
                 if unit % n_threads != thread:
                     continue
+                slopes, sinks = of_heads(args, at.slopes, h * group), of_heads(args, at.sinks, h * group)
                 t0 = tile
                 while t0 < min(tile + TILE_TOKENS, n_tokens):
                     count = same_cache(control, t0, min(tile + TILE_TOKENS, n_tokens))
@@ -183,19 +190,19 @@ def _make(size: int) -> tuple[Any, Any]:
                     low = load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t0)
                     high = low + count - 1
                     for t in range(count):
-                        q = arg(args, at.q) + (t0 + t) * arg(args, at.q_stride) + 4 * h * group * head_dim
-                        copy_floats(q, queries + 4 * t * group * head_dim, group * head_dim)
-                        clear_rows(state + t * group * state_bytes, group, low + t, head_dim)
+                        q = arg(args, at.q) + (t0 + t) * arg(args, at.q_stride) + 4 * h * group * key_dim
+                        copy_floats(q, queries + 4 * t * group * key_dim, group * key_dim)
+                        clear_rows(state + t * group * state_bytes, group, low + t, value_dim, slopes, sinks)
                     for block in range(first_block(low, arg(args, at.window)), high // KEY_BLOCK + 1):
                         k, v = keys_values(args, base, h, block)
                         where = (k, v, k, v)
                         attend_only(args, where, block, low, high, count * group, queries, scores, state)
                     for t in range(count):
-                        out = (
-                            arg(args, at.out) + (t0 + t) * arg(args, at.out_stride) + 4 * h * group * head_dim
-                        )
+                        out = arg(args, at.out) + (t0 + t) * arg(args, at.out_stride)
+                        out += 4 * h * group * value_dim
                         for g in range(group):
-                            write_row(state + (t * group + g) * state_bytes, out + 4 * g * head_dim, head_dim)
+                            row = state + (t * group + g) * state_bytes
+                            write_row(row, out + 4 * g * value_dim, value_dim)
                     t0 += count
 
     return step(attend_blocks), step(attend_tiles)
@@ -210,8 +217,8 @@ def combine(args: int, thread: int, n_threads: int) -> None:
     """Row states of all blocks, in order -> out; a unit of work is one query head of one token."""
     control = arg(args, combine_at.control)
     group = arg(args, combine_at.group)
-    head_dim = arg(args, combine_at.head_dim)
-    state_bytes = state_size(head_dim)
+    value_dim = arg(args, combine_at.value_dim)
+    state_bytes = state_size(value_dim)
     heads = arg(args, combine_at.n_kv) * group
     head_stride = arg(args, combine_at.states_stride) // arg(args, combine_at.n_kv)
     start, stop = share(control_field(control, CONTROL_TOKENS) * heads, thread, n_threads)
@@ -228,6 +235,6 @@ def combine(args: int, thread: int, n_threads: int) -> None:
         state = total
         for _ in range(first, position // KEY_BLOCK):
             state += group * state_bytes
-            merge_row(state, total, head_dim)
-        out = arg(args, combine_at.out) + t * arg(args, combine_at.out_stride) + 4 * head * head_dim
-        write_row(total, out, head_dim)
+            merge_row(state, total, value_dim)
+        out = arg(args, combine_at.out) + t * arg(args, combine_at.out_stride) + 4 * head * value_dim
+        write_row(total, out, value_dim)

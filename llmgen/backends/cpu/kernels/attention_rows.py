@@ -9,9 +9,12 @@ flash attention); a block of scores s and values v makes of them
 Several rows are taken at once only to read the keys and values once: each is summed by
 itself, the same whoever it is computed with.
 
-Row state, ``state_size`` bytes: f32 m, f32 l, int64 position, padding to ROW_STATE bytes, f32 o [width].
-Scores: f32 [KEY_BLOCK] a row, one row behind the other.  Sizes are in bytes, but head_dim
-and width (head_dim rounded up to whole vectors) count values.
+A row may lose score with distance (ALiBi, arXiv:2108.12409): its slope times the positions between.
+It may have a sink (arXiv:2309.17453), a score without a value: m and l begin with it.
+
+Row state, ``state_size`` bytes: f32 m, f32 l, int64 position, f32 slope, padding to ROW_STATE bytes,
+f32 o [width].  Scores: f32 [KEY_BLOCK] a row, one row behind the other.  Sizes are in bytes, but
+key_dim, value_dim and width (value_dim rounded up to whole vectors) count values.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from llmgen.backends.cpu.kernels.layout import (
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     call_intrinsic,
+    constant,
     f32x16,
     first_lane,
     i16x16,
@@ -134,6 +138,7 @@ def _kept(outside: float) -> Any:
 
 
 keep_scores, keep_weights = _kept(float("-inf")), _kept(0.0)
+_lanes = constant(f32x16, [float(i) for i in range(KEY_GROUP)])
 
 
 @inline
@@ -147,10 +152,15 @@ def softmax_row(s, state, start, n_groups, window, width, cap):  # type: ignore[
     high = min(position + 1 - start, KEY_BLOCK)
     low = max(position + 1 - window - start, 0)
     partly = low > 0 or high < n_groups * KEY_GROUP
+    slope = load_f32(state + 16)
     if cap > 0:
         for g in range(n_groups):
             v = load_f32x16(s + 64 * g)
             store_f32x16(s + 64 * g, splat(cap) * tanh(v * splat(np.float32(1.0) / cap)))
+    if slope != np.float32(0.0):
+        for g in range(n_groups):
+            away = splat(np.float32(start + KEY_GROUP * g - position)) + _lanes()  # minus the distance
+            store_f32x16(s + 64 * g, load_f32x16(s + 64 * g) + splat(slope) * away)
     if partly:
         for g in range(n_groups):
             v = keep_scores(load_f32x16(s + 64 * g), low - KEY_GROUP * g, high - KEY_GROUP * g)
@@ -217,18 +227,18 @@ def _pass(rows: int, groups: int, vectors: int, size: int, asks: bool) -> Any:
             i += 1
 
     @inline
-    def attend(q, where, s, state, state_bytes, start, first_key, n_keys, head_dim, width, window, cap):  # type: ignore[no-untyped-def]
+    def attend(q, where, s, state, state_bytes, start, first_key, n_keys, key_dim, width, window, cap):  # type: ignore[no-untyped-def]
         """``rows`` rows over a block; the arguments of ``over_block``, and state_bytes apart their states."""
         k, v, k_next, v_next = where
         n_groups = ((n_keys + KEY_GROUP - 1) // KEY_GROUP + groups - 1) // groups * groups
-        group_bytes = head_dim * KEY_GROUP * size
+        group_bytes = key_dim * KEY_GROUP * size
         for g in range(0, n_groups, groups):
             acc = zero_scores()
             p = k + g * group_bytes
-            for d in range(head_dim):
+            for d in range(key_dim):
                 if asks:
                     ask(p + d * KEY_GROUP * size + k_next - k, groups, group_bytes)
-                acc = score_step(acc, q + 4 * d, 4 * head_dim, p + d * KEY_GROUP * size, group_bytes)
+                acc = score_step(acc, q + 4 * d, 4 * key_dim, p + d * KEY_GROUP * size, group_bytes)
             store_scores(acc, s, g)
         for r in range(rows):
             softmax_row(s + r * KEY_BLOCK * 4, state + r * state_bytes, start, n_groups, window, width, cap)
@@ -259,48 +269,49 @@ def over_block_of(size: int, asks: bool) -> Any:
     single = _pass(1, 4, 4, size, asks)
 
     @inline
-    def over_block(n, q, where, s, state, start, first_key, n_keys, head_dim, window, cap):  # type: ignore[no-untyped-def]
+    def over_block(n, q, where, s, state, start, first_key, n_keys, key_dim, value_dim, window, cap):  # type: ignore[no-untyped-def]
         """n rows over one block, in as few passes as possible.
 
-        q: f32 [n][head_dim]; s: scores of ROWS rows; state: n row states.  The block begins at position ``start``;
+        q: f32 [n][key_dim]; s: scores of ROWS rows; state: n row states.  The block begins at position ``start``;
         keys from n_keys on are seen by no row, nor those before first_key.
-        where: the block's keys [key groups][head_dim][KEY_GROUP], its values [KEY_BLOCK][width], and
+        where: the block's keys [key groups][key_dim][KEY_GROUP], its values [KEY_BLOCK][width], and
         both of the block that is read after it.
         """
-        width, state_bytes = width_of(head_dim), state_size(head_dim)
+        width, state_bytes = width_of(value_dim), state_size(value_dim)
         r = 0
         while r < n:
-            qr, st = q + 4 * r * head_dim, state + r * state_bytes
+            qr, st = q + 4 * r * key_dim, state + r * state_bytes
             if n - r >= ROWS:
-                full(qr, where, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
+                full(qr, where, s, st, state_bytes, start, first_key, n_keys, key_dim, width, window, cap)
                 r += ROWS
             elif n - r >= 3:
-                three(qr, where, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
+                three(qr, where, s, st, state_bytes, start, first_key, n_keys, key_dim, width, window, cap)
                 r += 3
             elif n - r == 2:
-                two(qr, where, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
+                two(qr, where, s, st, state_bytes, start, first_key, n_keys, key_dim, width, window, cap)
                 r += 2
             else:
-                single(qr, where, s, st, state_bytes, start, first_key, n_keys, head_dim, width, window, cap)
+                single(qr, where, s, st, state_bytes, start, first_key, n_keys, key_dim, width, window, cap)
                 r += 1
 
     return over_block
 
 
 @inline
-def clear_rows(state, n, position, head_dim):  # type: ignore[no-untyped-def]
-    """The states of n rows of a token before their first block."""
+def clear_rows(state, n, position, value_dim, slopes, sinks):  # type: ignore[no-untyped-def]
+    """The states of n rows of a token before their first block; slopes, sinks: f32 [n], or 0 for none."""
     for r in range(n):
-        p = state + r * state_size(head_dim)
-        store_f32(p, _FLOOR)
-        store_f32(p + 4, np.float32(0.0))
+        p = state + r * state_size(value_dim)
+        store_f32(p, load_f32(sinks + 4 * r) if sinks else _FLOOR)
+        store_f32(p + 4, np.float32(1.0) if sinks else np.float32(0.0))
         store_i64(p + 8, position)
-        for i in range(0, 4 * width_of(head_dim), 64):
+        store_f32(p + 16, load_f32(slopes + 4 * r) if slopes else np.float32(0.0))
+        for i in range(0, 4 * width_of(value_dim), 64):
             store_f32x16(p + ROW_STATE + i, zero_f32x16())
 
 
 @inline
-def merge_row(state, total, head_dim):  # type: ignore[no-untyped-def]
+def merge_row(state, total, value_dim):  # type: ignore[no-untyped-def]
     """Add a block's row state to the running one."""
     before, here = load_f32(total), load_f32(state)
     # the larger of both; a NaN in either stays
@@ -308,16 +319,16 @@ def merge_row(state, total, head_dim):  # type: ignore[no-untyped-def]
     old, new = scale_change(before, m), scale_change(here, m)
     store_f32(total, m)
     store_f32(total + 4, load_f32(total + 4) * old + load_f32(state + 4) * new)
-    for i in range(ROW_STATE, state_size(head_dim), 64):
+    for i in range(ROW_STATE, state_size(value_dim), 64):
         store_f32x16(total + i, load_f32x16(total + i) * splat(old) + load_f32x16(state + i) * splat(new))
 
 
 @inline
-def write_row(state, out, head_dim):  # type: ignore[no-untyped-def]
+def write_row(state, out, value_dim):  # type: ignore[no-untyped-def]
     """out = o / l."""
     inverse = np.float32(1.0) / load_f32(state + 4)
-    whole = head_dim // 16 * 16
+    whole = value_dim // 16 * 16
     for i in range(0, 4 * whole, 64):
         store_f32x16(out + i, load_f32x16(state + ROW_STATE + i) * splat(inverse))
-    for i in range(4 * whole, 4 * head_dim, 4):
+    for i in range(4 * whole, 4 * value_dim, 4):
         store_f32(out + i, load_f32(state + ROW_STATE + i) * inverse)

@@ -26,13 +26,13 @@ def _store(put: Any, size: int) -> Any:
     def store(args: int, thread: int, n_threads: int) -> None:
         """Concatenate this run's keys and values (heads first..last) to the cache, each at its position.
 
-        keys: per head [blocks * groups of a block][head_dim][16 positions]; values: per head
-        [blocks * KEY_BLOCK positions][head_dim rounded up to 16]; position p lives in block
+        keys: per head [blocks * groups of a block][key_dim][16 positions]; values: per head
+        [blocks * KEY_BLOCK positions][value_dim rounded up to 16]; position p lives in block
         (p // KEY_BLOCK) % blocks.
         """
         control = arg(args, at.control)
-        head_dim = arg(args, at.head_dim)
-        width = width_of(head_dim)
+        key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
+        width = width_of(value_dim)
         blocks = arg(args, at.blocks)
         first, last = tokens_of(control, arg(args, at.split_tokens), thread, n_threads)
         for t in range(first, last):
@@ -40,14 +40,14 @@ def _store(put: Any, size: int) -> Any:
             base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t)
             slot = (position // KEY_BLOCK) % blocks * KEY_BLOCK + position % KEY_BLOCK
             for h in range(arg(args, at.first), arg(args, at.last)):
-                k = arg(args, at.k) + t * arg(args, at.k_stride) + 4 * h * head_dim
-                v = arg(args, at.v) + t * arg(args, at.v_stride) + 4 * h * head_dim
+                k = arg(args, at.k) + t * arg(args, at.k_stride) + 4 * h * key_dim
+                v = arg(args, at.v) + t * arg(args, at.v_stride) + 4 * h * value_dim
                 group = h * blocks * (KEY_BLOCK // KEY_GROUP) + slot // KEY_GROUP
-                out = base + arg(args, at.k_at) + (group * head_dim * KEY_GROUP + slot % KEY_GROUP) * size
-                for i in range(head_dim):
+                out = base + arg(args, at.k_at) + (group * key_dim * KEY_GROUP + slot % KEY_GROUP) * size
+                for i in range(key_dim):
                     put(out + i * KEY_GROUP * size, load_f32(k + 4 * i))
                 out = base + arg(args, at.v_at) + (h * blocks * KEY_BLOCK + slot) * width * size
-                for i in range(head_dim):
+                for i in range(value_dim):
                     put(out + i * size, load_f32(v + 4 * i))
 
     return step(store)

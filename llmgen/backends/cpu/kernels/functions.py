@@ -6,6 +6,7 @@ import numpy as np
 
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.simd import (
+    absolute,
     at_least,
     at_most,
     bits_float,
@@ -34,7 +35,9 @@ _log2e, _ln2_high, _ln2_low = _all(1.44269504), _all(-0.693359375), _all(2.12194
 _p0, _p1, _p2 = _all(1.9875691500e-4), _all(1.3981999507e-3), _all(8.3334519073e-3)
 _p3, _p4, _p5 = _all(4.1665795894e-2), _all(1.6666665459e-1), _all(5.0000001201e-1)
 _gelu_outer, _gelu_inner = _all(0.7978845608028654), _all(0.044715)
-_zero = _all(0.0)
+_zero, _half, _root_half, _quick = _all(0.0), _all(0.5), _all(0.7071067811865476), _all(-1.702)
+_erf_p, _erf1, _erf2 = _all(0.3275911), _all(0.254829592), _all(-0.284496736)
+_erf3, _erf4, _erf5 = _all(1.421413741), _all(-1.453152027), _all(1.061405429)
 
 
 @inline
@@ -72,3 +75,46 @@ def gelu(x):  # type: ignore[no-untyped-def]
     """
     z = _gelu_outer() * fma(_gelu_inner() * x * x, x, x)
     return x / (one() + exp(_zero() - (z + z)))
+
+
+@inline
+def sigmoid(x):  # type: ignore[no-untyped-def]
+    """1 / (1 + e^-x)."""
+    return one() / (one() + exp(_zero() - x))
+
+
+@inline
+def gelu_quick(x):  # type: ignore[no-untyped-def]
+    """x sigmoid(1.702 x)."""
+    return x / (one() + exp(_quick() * x))
+
+
+@inline
+def relu(x):  # type: ignore[no-untyped-def]
+    """max(x, 0); a NaN stays NaN."""
+    return at_least(x, _zero())
+
+
+@inline
+def relu_squared(x):  # type: ignore[no-untyped-def]
+    """max(x, 0)^2."""
+    positive = relu(x)
+    return positive * positive
+
+
+@inline
+def gelu_erf(x):  # type: ignore[no-untyped-def]
+    """x/2 (1 + erf(x / sqrt(2))) (Hendrycks and Gimpel, arXiv:1606.08415).
+
+    erf by the rational approximation 7.1.26 of Abramowitz and Stegun, whose error is below 1.5e-7:
+    with t = 1 / (1 + p |z|) it is 1 - (a1 t + ... + a5 t^5) e^(-z^2), so half of that polynomial
+    is the tail that is missing from 1 where x is positive, and all there is where it is negative.
+    """
+    z = absolute(x) * _root_half()
+    t = one() / fma(_erf_p(), z, one())
+    p = fma(_erf5(), t, _erf4())
+    p = fma(p, t, _erf3())
+    p = fma(p, t, _erf2())
+    p = fma(p, t, _erf1())
+    tail = absolute(x) * _half() * p * t * exp(_zero() - z * z)
+    return relu(x) - tail

@@ -8,12 +8,32 @@ import numpy as np
 
 from llmgen.backends.cpu.kernels import functions
 from llmgen.backends.cpu.kernels.abi import arg, arg_f64, control_field, inline, step, tokens_of
-from llmgen.backends.cpu.kernels.arguments import AddRow, Binary, Copy, Softcap, Unary, places
+from llmgen.backends.cpu.kernels.arguments import (
+    AddRow,
+    Binary,
+    Copy,
+    PerHead,
+    Softcap,
+    Unary,
+    UnaryWith,
+    places,
+)
 from llmgen.backends.cpu.kernels.functions import tanh
-from llmgen.backends.cpu.kernels.simd import load_f32, load_f32x16, splat, store_f32, store_f32x16
+from llmgen.backends.cpu.kernels.simd import (
+    at_least,
+    at_most,
+    first_lane,
+    load_f32,
+    load_f32x16,
+    splat,
+    store_f32,
+    store_f32x16,
+    zero_f32x16,
+)
 
 at = places(Binary)
 copy_at, unary_at, row_at, cap_at = places(Copy), places(Unary), places(AddRow), places(Softcap)
+with_at, head_at = places(UnaryWith), places(PerHead)
 
 
 @inline
@@ -56,7 +76,34 @@ def _gelu_mul(x, y):  # type: ignore[no-untyped-def]
     return functions.gelu(x) * y
 
 
-add, silu_mul, gelu_mul = _binary(_add), _binary(_silu_mul), _binary(_gelu_mul)
+@inline
+def _mul(x, y):  # type: ignore[no-untyped-def]
+    return x * y
+
+
+@inline
+def _sigmoid_mul(x, y):  # type: ignore[no-untyped-def]
+    return functions.sigmoid(x) * y
+
+
+@inline
+def _relu_mul(x, y):  # type: ignore[no-untyped-def]
+    return functions.relu(x) * y
+
+
+@inline
+def _gelu_erf_mul(x, y):  # type: ignore[no-untyped-def]
+    return functions.gelu_erf(x) * y
+
+
+@inline
+def _gelu_quick_mul(x, y):  # type: ignore[no-untyped-def]
+    return functions.gelu_quick(x) * y
+
+
+add, mul = _binary(_add), _binary(_mul)
+silu_mul, gelu_mul, sigmoid_mul = _binary(_silu_mul), _binary(_gelu_mul), _binary(_sigmoid_mul)
+relu_mul, gelu_erf_mul, gelu_quick_mul = _binary(_relu_mul), _binary(_gelu_erf_mul), _binary(_gelu_quick_mul)
 
 
 def _unary(function: Any) -> Any:
@@ -75,7 +122,52 @@ def _unary(function: Any) -> Any:
     return step(kernel)
 
 
-silu, gelu = _unary(functions.silu), _unary(functions.gelu)
+silu, gelu, sigmoid = _unary(functions.silu), _unary(functions.gelu), _unary(functions.sigmoid)
+gelu_erf, gelu_quick = _unary(functions.gelu_erf), _unary(functions.gelu_quick)
+relu, relu_squared = _unary(functions.relu), _unary(functions.relu_squared)
+
+
+def _unary_with(function: Any) -> Any:
+    def kernel(args: int, thread: int, n_threads: int) -> None:
+        """out = function(x, parameter)."""
+        n = arg(args, with_at.n)
+        parameter = splat(np.float32(arg_f64(args, with_at.parameter)))
+        first, last = tokens_of(
+            arg(args, with_at.control), arg(args, with_at.split_tokens), thread, n_threads
+        )
+        for t in range(first, last):
+            x = arg(args, with_at.x) + t * arg(args, with_at.x_stride)
+            out = arg(args, with_at.out) + t * arg(args, with_at.out_stride)
+            for i in range(0, 4 * n, 64):
+                store_f32x16(out + i, function(load_f32x16(x + i), parameter))
+
+    return step(kernel)
+
+
+@inline
+def _clamp(x, limit):  # type: ignore[no-untyped-def]
+    return at_most(at_least(x, zero_f32x16() - limit), limit)
+
+
+scale, clamp = _unary_with(_mul), _unary_with(_clamp)
+
+
+@step
+def gate_heads(args: int, thread: int, n_threads: int) -> None:
+    """out = x, each head times the sigmoid of its gate."""
+    n = arg(args, head_at.head_dim)
+    whole = n // 16 * 16
+    first, last = tokens_of(arg(args, head_at.control), arg(args, head_at.split_tokens), thread, n_threads)
+    for t in range(first, last):
+        gates = arg(args, head_at.gate) + t * arg(args, head_at.gate_stride)
+        for h in range(arg(args, head_at.first), arg(args, head_at.last)):
+            gate = first_lane(functions.sigmoid(splat(load_f32(gates + 4 * h))))
+            x = arg(args, head_at.x) + t * arg(args, head_at.x_stride) + 4 * h * n
+            out = arg(args, head_at.out) + t * arg(args, head_at.out_stride) + 4 * h * n
+            for i in range(0, 4 * whole, 64):
+                store_f32x16(out + i, load_f32x16(x + i) * splat(gate))
+            for i in range(4 * whole, 4 * n, 4):
+                store_f32(out + i, load_f32(x + i) * gate)
 
 
 @step

@@ -1,4 +1,4 @@
-"""One row of a matrix as float32: the embedding of a token."""
+"""One row of a matrix as float32: the embedding of a token, or of its position."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.cpu.kernels.abi import (
-    CONTROL_IDS,
     arg,
     arg_f64,
     control_field,
@@ -24,8 +23,9 @@ at = places(Embed)
 
 def _make(dequantize: Any, block_bytes: int) -> Any:
     def embed(args: int, thread: int, n_threads: int) -> None:
-        """out[token] = scale * weights[id of the token]; with ``split_tokens`` each thread takes its own tiles."""
+        """out[token] = scale * weights[number of the token]; with ``split_tokens`` each thread takes its own tiles."""
         control = arg(args, at.control)
+        numbers = control_field(control, arg(args, at.number))
         row_bytes = arg(args, at.row_bytes)
         blocks = arg(args, at.blocks)
         block = arg(args, at.block)
@@ -33,7 +33,7 @@ def _make(dequantize: Any, block_bytes: int) -> Any:
         scale = np.float32(arg_f64(args, at.scale))
         first, last = tokens_of(control, arg(args, at.split_tokens), thread, n_threads)
         for t in range(first, last):
-            p = arg(args, at.weights) + load_i64(control_field(control, CONTROL_IDS) + 8 * t) * row_bytes
+            p = arg(args, at.weights) + load_i64(numbers + 8 * t) * row_bytes
             out = arg(args, at.out) + t * arg(args, at.out_stride)
             for b in range(blocks):
                 dequantize(p + b * block_bytes, out + 4 * b * block)

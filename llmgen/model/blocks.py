@@ -1,0 +1,308 @@
+"""Forward passes that many architectures share, as base classes.
+
+``PreNorm`` is the usual decoder; what an architecture does otherwise is a class variable
+or a method that it overrides.  ``Parallel``, ``PostNorm`` and ``Sandwich`` order a block's
+parts in other ways.  The mixins below change one thing each and stand first among the bases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from llmgen.errors import UsageError
+from llmgen.model.decoder import Decoder, check_same_heads
+from llmgen.model.keys import MAX_CONTEXT, MAX_FEED_FORWARD, MAX_HEADS, Keys
+from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.rope import NOPE, Rope
+from llmgen.model.weights import Weights
+
+
+class PreNorm(Decoder):
+    """norm, attention, add; norm, feed-forward, add."""
+
+    ff_kind: ClassVar[Literal["gated", "fused", "plain"]] = "gated"
+    """The feed-forward: with a gate, with gate and up as one matrix, or without a gate."""
+    activation: ClassVar[str] = "silu"
+    normed_heads: ClassVar[bool] = False
+    """Whether each head of q and k has an RMS norm."""
+    ff_norm: ClassVar[str] = "ffn_norm"
+    """The name of the norm before the feed-forward."""
+
+    def forward(self, b: Ops, w: Weights, states: Sequence[StateHandle]) -> None:
+        ropes = self.ropes(b, w)
+        x = self.embedded(b, w)
+        for layer in self.layers:
+            x = self.block(b, w, x, layer, states[layer], ropes[layer])
+        self.finish(b, w, self.norm(b, w, x, "output_norm"))
+
+    def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
+        """The rotation of each layer."""
+        return [self.rope(self.factors(b, w))] * len(self.layers)
+
+    def embedded(self, b: Ops, w: Weights) -> Value:
+        """What the first layer gets."""
+        return b.embed(self.embedding(w))
+
+    def block(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
+        """One layer."""
+        name = f"blk.{layer}."
+        x = b.add(x, self.attended(b, w, self.norm(b, w, x, name + "attn_norm"), layer, state, rope))
+        return b.add(x, self.fed_forward(b, w, self.norm(b, w, x, name + self.ff_norm), layer))
+
+    def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
+        """The attention of a layer, whole."""
+        qkv = self.projections(b, w, x, layer)
+        return self.attention(b, w, qkv, layer, state, rope, **self.scores(b, w, layer))
+
+    def projections(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
+        """Queries, keys and values."""
+        return (self.normed_qkv if self.normed_heads else self.qkv)(b, w, x, layer)
+
+    def scores(self, b: Ops, w: Weights, layer: int) -> dict[str, Any]:
+        """What is special about a layer's scores: arguments of ``attend``."""
+        return {}
+
+    def fed_forward(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
+        """The feed-forward of a layer."""
+        kinds = {
+            "gated": self.feed_forward,
+            "fused": self.fused_feed_forward,
+            "plain": self.plain_feed_forward,
+        }
+        return kinds[self.ff_kind](b, w, x, layer, self.activation)
+
+    def finish(self, b: Ops, w: Weights, x: Value) -> None:
+        """From the last norm to the logits."""
+        b.logits(x, self.output_matrix(w), w.optional_vector("output.bias", self.vocab_size))
+
+
+class Parallel(PreNorm):
+    """Attention and feed-forward side by side, on the same normed input."""
+
+    def block(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
+        h = self.norm(b, w, x, f"blk.{layer}.attn_norm")
+        x = b.add(x, self.attended(b, w, h, layer, state, rope))
+        return b.add(x, self.fed_forward(b, w, h, layer))
+
+
+class PostNorm(PreNorm):
+    """Norms behind attention and feed-forward, and none before them."""
+
+    def block(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
+        name = f"blk.{layer}."
+        a = self.attended(b, w, x, layer, state, rope)
+        x = b.add(x, self.norm(b, w, a, name + "post_attention_norm"))
+        return b.add(x, self.norm(b, w, self.fed_forward(b, w, x, layer), name + "post_ffw_norm"))
+
+
+class Sandwich(PreNorm):
+    """Norms before and behind attention and feed-forward."""
+
+    def block(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
+        name = f"blk.{layer}."
+        a = self.attended(b, w, self.norm(b, w, x, name + "attn_norm"), layer, state, rope)
+        x = b.add(x, self.post_norm(b, w, a, name + "post_attention_norm"))
+        f = self.fed_forward(b, w, self.norm(b, w, x, name + "ffn_norm"), layer)
+        return b.add(x, self.post_norm(b, w, f, name + "post_ffw_norm"))
+
+    def post_norm(self, b: Ops, w: Weights, x: Value, name: str) -> Value:
+        """The norm behind a part."""
+        return self.norm(b, w, x, name)
+
+
+class LayerNorms(Decoder):
+    """Layer norms, with a bias where the file has one, instead of RMS norms."""
+
+    eps_key = "attention.layer_norm_epsilon"
+
+    def norm(self, b: Ops, w: Weights, x: Value, name: str) -> Value:
+        return b.layer_norm(x, w.vector(name, x.n), w.optional_vector(f"{name}.bias", x.n), self.norm_eps)
+
+
+class LearnedPositions(PreNorm):
+    """Each position has a row of its own, which is added to the embedding, and nothing is rotated."""
+
+    def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
+        return [NOPE] * len(self.layers)
+
+    def embedded(self, b: Ops, w: Weights) -> Value:
+        if b.n_ctx > self.context_length:
+            raise UsageError(
+                f"the model has learned positions for {self.context_length:,} tokens, expected a context of no "
+                f"more, not of {b.n_ctx:,}; choose a smaller one (-c)"
+            )
+        rows = w.matrix("position_embd", self.context_length, self.n_embd)
+        return b.add(super().embedded(b, w), b.embed_positions(rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alibi(PreNorm):
+    """Scores fall with the distance, and nothing is rotated."""
+
+    max_bias: float = 8.0
+    """How fast: see ``alibi_slopes``; 0: they do not."""
+
+    def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
+        return [NOPE] * len(self.layers)
+
+    def scores(self, b: Ops, w: Weights, layer: int) -> dict[str, Any]:
+        if not self.max_bias:
+            return {}
+        return super().scores(b, w, layer) | {"slopes": alibi_slopes(self.heads(layer), self.max_bias)}
+
+
+class NormedAfterRope(Decoder):
+    """Each head of q and k has an RMS norm that comes after the rotation."""
+
+    def rotated(
+        self,
+        b: Ops,
+        w: Weights,
+        qkv: tuple[Value, Value, Value],
+        layer: int,
+        rope: Rope,
+        scale: float | None,
+        position_scale: np.ndarray | None,
+    ) -> tuple[Value, Value, Value]:
+        q, k, v = super().rotated(b, w, qkv, layer, rope, 1.0, None)
+        q, k = self.norm_heads(b, w, q, k, layer)
+        scale = self.head_dim**-0.5 if scale is None else scale
+        return b.rope(q, self.heads(layer), NOPE, scale, position_scale), k, v
+
+    def norm_heads(self, b: Ops, w: Weights, q: Value, k: Value, layer: int) -> tuple[Value, Value]:
+        """The norms of the rotated heads."""
+        q_norm, k_norm = (w.vector(f"blk.{layer}.attn_{p}_norm", self.head_dim) for p in "qk")
+        q = b.head_rms_norm(q, q_norm, self.heads(layer), self.norm_eps)
+        return q, b.head_rms_norm(k, k_norm, self.kv_heads(layer), self.norm_eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windowed(PreNorm):
+    """Some layers have a sliding window, after a pattern."""
+
+    window_default: ClassVar[int | None] = 0
+    """The window of a file without that key; 0: none; None: such a file is refused."""
+    window_period: ClassVar[int] = 4
+    """Every so-manieth layer sees the whole context, unless the file says otherwise."""
+
+    window: int
+    local: tuple[bool, ...]
+    """For each layer whether it has the window."""
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        n_layers = keys.whole("block_count")
+        if "window" not in own:
+            own["window"] = keys.whole("attention.sliding_window", cls.window_default, 0, MAX_CONTEXT)
+        key = "attention.sliding_window_pattern"
+        local = keys.every_nth(key, n_layers, cls.window_period) if own["window"] else (False,) * n_layers
+        model = super().read(keys, local=local, **own)
+        if model.window:
+            check_same_heads(keys, model)
+        return model
+
+    def window_of(self, layer: int) -> int:
+        return self.window if self.local[layer] else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerLayer(Decoder):
+    """Heads and feed-forward differ from layer to layer; 0 of them: the layer has none."""
+
+    layer_heads: tuple[int, ...]
+    layer_kv_heads: tuple[int, ...]
+    layer_ff: tuple[int, ...]
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        n_layers = keys.whole("block_count")
+        heads = keys.per_layer("attention.head_count", n_layers, high=MAX_HEADS)
+        kv_heads = keys.per_layer("attention.head_count_kv", n_layers, heads[0], high=MAX_HEADS)
+        ff = keys.per_layer("feed_forward_length", n_layers, high=MAX_FEED_FORWARD)
+        if not (any(heads) and any(kv_heads) and any(ff)):
+            raise keys.refuse("attention.head_count", "a layer with heads and a feed-forward")
+        for layer, (n, n_kv) in enumerate(zip(heads, kv_heads, strict=True)):
+            if n_kv and n % n_kv:
+                raise keys.fail(
+                    "attention.head_count_kv", n_kv, f"a divisor of the {n} heads of layer {layer}"
+                )
+        return super().read(
+            keys,
+            layer_heads=heads,
+            layer_kv_heads=kv_heads,
+            layer_ff=ff,
+            n_heads=max(heads),
+            n_kv_heads=max(kv_heads),
+            n_ff=max(ff),
+            **own,
+        )
+
+    def heads(self, layer: int) -> int:
+        return self.layer_heads[layer]
+
+    def kv_heads(self, layer: int) -> int:
+        return self.layer_kv_heads[layer]
+
+    def ff(self, layer: int) -> int:
+        return self.layer_ff[layer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sections(PreNorm):
+    """Positions with several axes, of which text needs one (M-RoPE, arXiv:2409.12191).
+
+    The pairs of a head are shared out among time, height, width and a fourth axis.  For
+    text the first three count tokens and the fourth stands still (llama.cpp's
+    ``llm_graph_input_pos``), so pairs that fall to it are not rotated.
+    """
+
+    interleaved: ClassVar[bool] = False
+    """Whether the first three axes take turns, as in Qwen 3 VL, instead of one range of pairs each."""
+    sections_required: ClassVar[bool] = True
+
+    sections: tuple[int, ...]
+    """Pairs of each axis; empty where the file has plain rotations."""
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        key = "rope.dimension_sections"
+        if keys.get(key) is None and not cls.sections_required:
+            return super().read(keys, sections=(), **own)
+        given = keys.get(key)
+        n = min(len(given), 4) if isinstance(given, np.ndarray) else 4
+        sections = keys.per_layer(key, n, high=MAX_HEADS) + (0,) * (4 - n)
+        plain = not cls.sections_required and 0 in sections[:2]
+        if not plain and not any(sections):
+            raise keys.refuse(key, "numbers of pairs that are not all 0")
+        return super().read(keys, sections=() if plain else sections, **own)
+
+    def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
+        factors = self.factors(b, w)
+        if self.sections:
+            still = np.where([self._turns(i) for i in range(self.n_rot // 2)], 1.0, np.inf)
+            factors = still if factors is None else factors * still
+        return [self.rope(factors)] * len(self.layers)
+
+    def _turns(self, pair: int) -> bool:
+        """Whether a pair belongs to one of the axes that count tokens."""
+        sector = pair % sum(self.sections)
+        if self.interleaved:
+            return sector < 3 * self.sections[sector % 3]
+        return sector < sum(self.sections[:3])
+
+
+def alibi_slopes(n_heads: int, max_bias: float) -> np.ndarray:
+    """The slope of each head (ALiBi, arXiv:2108.12409), float32 [n_heads].
+
+    A geometric sequence down to 2^-max_bias where n_heads is a power of two; the heads
+    beyond the largest power take every other slope of the sequence twice as long.
+    """
+    power = 2 ** math.floor(math.log2(n_heads))
+    slopes = [2 ** (-max_bias / power * (head + 1)) for head in range(power)]
+    slopes += [2 ** (-max_bias / 2 / power * (2 * head + 1)) for head in range(n_heads - power)]
+    return np.array(slopes, np.float32)
