@@ -97,8 +97,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an architecture with other keys": (
         {"architecture": "mamba", "keys": {"attention.head_count": ("uint32", 0)}},
-        "architecture 'mamba' is not supported; llmgen runs gemma",
+        r"architecture 'mamba' is not supported; use a model of another one.*docs/architectures.md lists all \d+",
     ),
+    "an architecture with neighbours": ({"architecture": "qwen2v"}, "qwen2vl, qwen2.* are nearest in name"),
     "fewer layers than tensors": (
         u32("block_count", 1),
         r"block_count is 1, but the file has more blocks \(blk.1.attn_norm.weight, .* and 3 more\)",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import variants
-from archs import SPECS, build_arch, build_variant, reference
+from archs import CHANGED, SPECS, build_arch, build_changed, build_variant, reference
 from llmgen.backends.numpy import NumpyModel, functions
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import read_model
@@ -30,6 +30,12 @@ def test_reference_logits(name: str) -> None:
     # llama.cpp looks gelu up in a float16 table, whose rounding the models with gelu carry.
     limit = 1e-11 if name in EXACT else 1e-6
     assert nmse(logits(build_arch(name), tokens), expected) < limit
+
+
+@pytest.mark.parametrize(("name", "kind"), CHANGED)
+def test_more_layers_yarn_and_scaled_logits(name: str, kind: str) -> None:
+    tokens, expected = reference(f"{name}+{kind}")
+    assert nmse(logits(build_changed(name, kind), tokens), expected) < 1e-6
 
 
 @pytest.mark.parametrize("name", variants.VARIANTS)

@@ -6,6 +6,7 @@ file and nothing else.  ``read_model`` finds the class for a file.
 
 from __future__ import annotations
 
+import difflib
 import pkgutil
 from collections.abc import Callable
 from importlib import import_module
@@ -75,13 +76,22 @@ def read_model(file: GGUFFile) -> Decoder:
     if experts and not (cls and cls.mixture):
         raise UnsupportedModelError(
             f"the model is a mixture of experts ({shown(name, quote=False)} with {experts}), which llmgen "
-            f"does not run; use a dense model of one of the architectures {', '.join(names())}"
+            f"does not run; use a dense model{_nearest(name)}"
         )
     if cls is None:
         raise UnsupportedModelError(
-            f"the model's architecture {shown(name)} is not supported; llmgen runs {', '.join(names())}"
+            f"the model's architecture {shown(name)} is not supported; use a model of another one{_nearest(name)}"
         )
     return cls.read(Keys(file))
+
+
+def _nearest(name: str) -> str:
+    """In words, the architectures whose names are most like ``name``."""
+    known = names()
+    near = difflib.get_close_matches(name, known, 3, 0.5)
+    listed = f": {', '.join(near)} are nearest in name" if len(near) > 1 else ""
+    listed = f": {near[0]} is nearest in name" if len(near) == 1 else listed
+    return f"{listed} (docs/architectures.md lists all {len(known)})"
 
 
 def _experts(file: GGUFFile) -> str:

@@ -15,7 +15,7 @@ from llmgen.model.weights import Weights
 class CogVLM(PreNorm):
     """Llama with rotary positions on halves, never scaled; the matrices for images are not used."""
 
-    models = "CogVLM, CogVLM 2, CogAgent (text)"
+    models = "CogVLM (text)"
 
     def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
         w.skip("rope_freqs")

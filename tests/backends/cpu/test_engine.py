@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import variants
-from archs import SPECS, build_arch, build_variant, reference
+from archs import CHANGED, SPECS, build_arch, build_changed, build_variant, reference
 from engines import engine, in_chunks, one_by_one
 from llmgen.errors import ContextFullError, UsageError
 from llmgen.model.runs import Part
@@ -27,6 +27,16 @@ def test_reference_logits(name: str) -> None:
         assert nmse(whole, expected) < LIMIT
         assert nmse(one_by_one(model, model.new_sequence(), tokens), expected) < LIMIT
         assert nmse(in_chunks(model, model.new_sequence(), tokens, UNEVEN), expected) < LIMIT
+
+
+@pytest.mark.parametrize(("name", "kind"), CHANGED)
+def test_more_layers_yarn_and_scaled_logits(name: str, kind: str) -> None:
+    tokens, expected = reference(f"{name}+{kind}")
+    with engine(build_changed(name, kind)) as model:
+        seq = model.new_sequence()
+        prompt = in_chunks(model, seq, tokens[:30], UNEVEN)
+        generated = one_by_one(model, seq, tokens[30:])
+    assert nmse(np.concatenate([prompt, generated]), expected) < LIMIT
 
 
 @pytest.mark.parametrize("name", variants.VARIANTS)

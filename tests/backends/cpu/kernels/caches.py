@@ -19,41 +19,47 @@ from llmgen.backends.cpu.kernels.layout import (
 NO_WINDOW = 1 << 40
 
 
-def width_of(head_dim: int) -> int:
-    return -(-head_dim // 16) * 16
+def width_of(value_dim: int) -> int:
+    return -(-value_dim // 16) * 16
 
 
 class Cache:
     """Keys and values of n_kv heads; position p lives in block (p // KEY_BLOCK) % blocks."""
 
-    def __init__(self, n_kv: int, head_dim: int, blocks: int, kind: str) -> None:
-        self.n_kv, self.head_dim, self.blocks, self.kind = n_kv, head_dim, blocks, kind
+    def __init__(self, n_kv: int, key_dim: int, value_dim: int, blocks: int, kind: str) -> None:
+        self.n_kv, self.key_dim, self.value_dim, self.blocks, self.kind = (
+            n_kv,
+            key_dim,
+            value_dim,
+            blocks,
+            kind,
+        )
         self.dtype = np.dtype("<f2" if kind == "f16" else "<f4")
         # what was never written is NaN: nothing of it may count
-        n_keys = n_kv * blocks * KEY_BLOCK * head_dim
-        memory = aligned(n_keys + n_kv * blocks * KEY_BLOCK * width_of(head_dim), self.dtype, np.nan)
-        self.keys = memory[:n_keys].reshape(n_kv, blocks * KEY_BLOCK // KEY_GROUP, head_dim, KEY_GROUP)
-        self.values = memory[n_keys:].reshape(n_kv, blocks * KEY_BLOCK, width_of(head_dim))
+        n_keys = n_kv * blocks * KEY_BLOCK * key_dim
+        memory = aligned(n_keys + n_kv * blocks * KEY_BLOCK * width_of(value_dim), self.dtype, np.nan)
+        self.keys = memory[:n_keys].reshape(n_kv, blocks * KEY_BLOCK // KEY_GROUP, key_dim, KEY_GROUP)
+        self.values = memory[n_keys:].reshape(n_kv, blocks * KEY_BLOCK, width_of(value_dim))
         self.base, self.k_at, self.v_at = memory.ctypes.data, 0, n_keys * self.dtype.itemsize
 
     def slot(self, position: int) -> int:
         return position // KEY_BLOCK % self.blocks * KEY_BLOCK + position % KEY_BLOCK
 
     def key(self, position: int) -> np.ndarray:
-        """[n_kv, head_dim]."""
+        """[n_kv, key_dim]."""
         slot = self.slot(position)
         return self.keys[:, slot // KEY_GROUP, :, slot % KEY_GROUP]
 
     def value(self, position: int) -> np.ndarray:
-        return self.values[:, self.slot(position), : self.head_dim]
+        return self.values[:, self.slot(position), : self.value_dim]
 
     def control(self, positions: Any) -> ControlBlock:
         return ControlBlock(len(positions), positions=positions, sequences=[self.base] * len(positions))
 
     def store(self, k: np.ndarray, v: np.ndarray, positions: Any, n_threads: int = 0) -> None:
-        """k, v [n, n_kv, head_dim] at the given positions."""
+        """k [n, n_kv, key_dim] and v [n, n_kv, value_dim] at the given positions."""
         n = len(k)
-        ks, vs = (aligned((n, self.n_kv * self.head_dim + 16)) for _ in range(2))
+        ks, vs = (aligned((n, self.n_kv * size + 16)) for size in (self.key_dim, self.value_dim))
         ks[:, :-16], vs[:, :-16] = k.reshape(n, -1), v.reshape(n, -1)
         for thread in range(max(n_threads, 1)):
             step(
@@ -66,7 +72,8 @@ class Cache:
                 v_stride=vs.strides[0],
                 first=0,
                 last=self.n_kv,
-                head_dim=self.head_dim,
+                key_dim=self.key_dim,
+                value_dim=self.value_dim,
                 k_at=self.k_at,
                 v_at=self.v_at,
                 blocks=self.blocks,
@@ -78,23 +85,28 @@ class Cache:
         """What the cache keeps of x."""
         return x.astype(self.dtype).astype(np.float64)
 
-    def common(self, q: np.ndarray, window: int, cap: float) -> dict[str, Any]:
+    def common(
+        self, q: np.ndarray, window: int, cap: float, slopes: np.ndarray | None, sinks: np.ndarray | None
+    ) -> dict[str, Any]:
         return {
             "q": q,
             "q_stride": q.strides[0],
             "n_kv": self.n_kv,
-            "group": q.shape[1] // (self.n_kv * self.head_dim),
-            "head_dim": self.head_dim,
+            "group": q.shape[1] // (self.n_kv * self.key_dim),
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
             "k_at": self.k_at,
             "v_at": self.v_at,
             "blocks": self.blocks,
             "window": window,
             "cap": float(cap),
+            "slopes": 0 if slopes is None else slopes,
+            "sinks": 0 if sinks is None else sinks,
         }
 
 
 def queries(q: np.ndarray) -> np.ndarray:
-    """q [n, n_heads, head_dim] as a program's buffer."""
+    """q [n, n_heads, key_dim] as a program's buffer."""
     out = aligned((len(q), q.shape[1] * q.shape[2]))
     out[:] = q.reshape(len(q), -1)
     return out
@@ -108,18 +120,21 @@ def generate(
     cap: float = 0.0,
     n_threads: int = 1,
     level: str | None = None,
+    slopes: np.ndarray | None = None,
+    sinks: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Generated tokens, one of each sequence: q [n, n_heads, head_dim] -> the same shape."""
+    """Generated tokens, one of each sequence: q [n, n_heads, key_dim] -> [n, n_heads, value_dim]."""
     cache, n = caches[0], len(q)
     assert n <= MAX_COLUMNS
     n_heads, buffer = q.shape[1], queries(q)
     most = max(positions) // KEY_BLOCK + 1
     seen = most if window == NO_WINDOW else min(-(-window // KEY_BLOCK) + 1, cache.blocks)
-    state = ROW_STATE + 4 * width_of(cache.head_dim)
+    state = ROW_STATE + 4 * width_of(cache.value_dim)
     states = aligned((n, n_heads * seen * state), np.uint8, 0xFF)
-    out = aligned((n, buffer.shape[1] + 16), fill=-7.5)
+    width = n_heads * cache.value_dim
+    out = aligned((n, width + 16), fill=-7.5)
     control = ControlBlock(n, positions=positions, sequences=[c.base for c in caches])
-    common = cache.common(buffer, window, cap)
+    common = cache.common(buffer, window, cap, slopes, sinks)
     for thread in range(n_threads):
         step(
             f"attention:blocks_{cache.kind}",
@@ -138,15 +153,15 @@ def generate(
             thread,
             n_threads,
             level,
-            **{name: common[name] for name in ("n_kv", "group", "head_dim", "window")},
+            **{name: common[name] for name in ("n_kv", "group", "value_dim", "window")},
             states=states,
             states_stride=states.strides[0],
             out=out,
             out_stride=out.strides[0],
             control=control,
         )
-    assert np.all(out[:, buffer.shape[1] :] == -7.5)
-    return out[:, : buffer.shape[1]].reshape(q.shape)
+    assert np.all(out[:, width:] == -7.5)
+    return out[:, :width].reshape(n, n_heads, -1)
 
 
 def prompt(
@@ -157,25 +172,28 @@ def prompt(
     cap: float = 0.0,
     n_threads: int = 1,
     level: str | None = None,
+    slopes: np.ndarray | None = None,
+    sinks: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Prompt tokens at positions first, first + 1, ...: q [n, n_heads, head_dim] -> the same shape."""
+    """Prompt tokens at positions first, first + 1, ...: q [n, n_heads, key_dim] -> [n, n_heads, value_dim]."""
     n, n_heads, buffer = len(q), q.shape[1], queries(q)
     rows = TILE_TOKENS * n_heads // cache.n_kv
-    state = ROW_STATE + 4 * width_of(cache.head_dim)
-    out = aligned((n, buffer.shape[1] + 16), fill=-7.5)
+    state = ROW_STATE + 4 * width_of(cache.value_dim)
+    width = n_heads * cache.value_dim
+    out = aligned((n, width + 16), fill=-7.5)
     for thread in range(n_threads):
         step(
             f"attention:tiles_{cache.kind}",
             thread,
             n_threads,
             level,
-            **cache.common(buffer, window, cap),
+            **cache.common(buffer, window, cap, slopes, sinks),
             out=out,
             out_stride=out.strides[0],
             scratch=aligned(
-                SCORE_ROWS * KEY_BLOCK * 4 + rows * (4 * cache.head_dim + state) + 64, np.uint8, 0xFF
+                SCORE_ROWS * KEY_BLOCK * 4 + rows * (4 * cache.key_dim + state) + 64, np.uint8, 0xFF
             ),
             control=cache.control(range(first, first + n)),
         )
-    assert np.all(out[:, buffer.shape[1] :] == -7.5)
-    return out[:, : buffer.shape[1]].reshape(q.shape)
+    assert np.all(out[:, width:] == -7.5)
+    return out[:, :width].reshape(n, n_heads, -1)

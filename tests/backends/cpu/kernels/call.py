@@ -26,7 +26,10 @@ COUNT_TOKENS, COUNT_OUTPUTS = 8 * FIELDS["n_tokens"], 8 * FIELDS["n_outputs"]
 
 ATTENTION = [f"attention:{role}_{kind}" for role in ("blocks", "tiles") for kind in ("f16", "f32")]
 STORE = ["cache:store_f16", "cache:store_f32"]
-POINTWISE = [f"pointwise:{name}" for name in ("add", "silu_mul", "gelu_mul", "copy", "softcap", "add_row")]
+GATES = [f"{name}_mul" for name in ("silu", "gelu", "gelu_erf", "gelu_quick", "relu", "sigmoid")]
+UNARY = ["silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu_squared", "sigmoid"]
+_OTHERS = ["add", "mul", "copy", "softcap", "add_row", "scale", "clamp", "gate_heads"]
+POINTWISE = [f"pointwise:{name}" for name in (*GATES, *UNARY, *_OTHERS)]
 
 
 def levels() -> list[str]:

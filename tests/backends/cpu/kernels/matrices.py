@@ -12,6 +12,7 @@ import gguf
 from llmgen.backends.cpu.kernels.layout import (
     ACTIVATION_FORMATS,
     COLUMN_SUMS,
+    FIELDS,
     MAX_COLUMNS,
     PANEL_ROWS,
     TILE_BLOCK,
@@ -293,9 +294,17 @@ def tiled(x: np.ndarray, level: str | None = None, n_threads: int = 1) -> np.nda
 
 
 def embed(
-    m: Matrix, ids: list[int], scale: float = 1.0, n_threads: int = 0, level: str | None = None
+    m: Matrix,
+    ids: list[int],
+    scale: float = 1.0,
+    n_threads: int = 0,
+    level: str | None = None,
+    number: str = "ids",
 ) -> np.ndarray:
-    """The rows ``ids`` as float32 [n, n_cols]; n_threads 0: one thread takes all tokens."""
+    """The rows ``ids`` as float32 [n, n_cols]; n_threads 0: one thread takes all tokens.
+
+    number: the field of the control block that has the rows' numbers.
+    """
     out = aligned((len(ids) + 1, -(-m.n_cols // 16) * 16 + 16), fill=-7.5)
     arguments = {k: v for k, v in m.common().items() if not k.startswith("cop")}
     for thread in range(max(n_threads, 1)):
@@ -305,6 +314,7 @@ def embed(
             max(n_threads, 1),
             level,
             **arguments,
+            number=8 * FIELDS[number],
             blocks=m.n_cols // m.kernels.block,
             block=m.kernels.block,
             out=out,
@@ -312,7 +322,7 @@ def embed(
             n=m.n_cols,
             scale=scale,
             split_tokens=int(n_threads > 0),
-            control=ControlBlock(len(ids), ids=ids),
+            control=ControlBlock(len(ids), **{number: ids}),
         )
     assert np.all(out[len(ids) :] == -7.5)
     assert np.all(out[:, m.n_cols :] == -7.5)

@@ -24,18 +24,35 @@ def blocks_for(n: int) -> int:
     return -(-n // KEY_BLOCK)
 
 
-def scenario(n: int, group: int, head_dim: int, kind: str, seed: int, n_kv: int = 2, blocks: int = 0):  # type: ignore[no-untyped-def]
+def scenario(
+    n: int,
+    group: int,
+    head_dim: int,
+    kind: str,
+    seed: int,
+    n_kv: int = 2,
+    blocks: int = 0,
+    value_dim: int = 0,
+):  # type: ignore[no-untyped-def]
     """A filled cache of n positions, and q, k, v [n, heads, head_dim], k and v as the cache keeps them."""
     rng = np.random.default_rng(seed)
     q = rng.normal(0, 1, (n, group * n_kv, head_dim)).astype(np.float32) / np.float32(np.sqrt(head_dim)) * 2
-    k, v = (rng.normal(0, 1, (n, n_kv, head_dim)).astype(np.float32) for _ in range(2))
-    cache = Cache(n_kv, head_dim, blocks or blocks_for(n), kind)
+    value_dim = value_dim or head_dim
+    k, v = (rng.normal(0, 1, (n, n_kv, size)).astype(np.float32) for size in (head_dim, value_dim))
+    cache = Cache(n_kv, head_dim, value_dim, blocks or blocks_for(n), kind)
     cache.store(k, v, range(n))
     return cache, q, cache.rounded(k), cache.rounded(v)
 
 
 def twin(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, first: int, window: int = NO_WINDOW, cap: float = 0.0
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    first: int,
+    window: int = NO_WINDOW,
+    cap: float = 0.0,
+    slopes: np.ndarray | None = None,
+    sinks: np.ndarray | None = None,
 ) -> np.ndarray:
     """Naive attention of the queries at positions first, first + 1, ..."""
     end = first + len(q)
@@ -47,6 +64,8 @@ def twin(
         n_past=first,
         window=0 if window == NO_WINDOW else window,
         cap=cap,
+        slopes=slopes,
+        sinks=sinks,
     )
 
 
@@ -94,6 +113,32 @@ def test_soft_caps(cap: float, window: int) -> None:
     assert_close(prompt(cache, 5 * q, 0, window, cap), twin(5 * q, k, v, 0, window, cap), cap)
     one = 5 * q[-1:]
     assert_close(generate([cache], one, [n - 1], window, cap), twin(one, k, v, n - 1, window, cap), cap)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dims", [(40, 16), (16, 40), (128, 5), (24, 192)])
+def test_values_of_another_size_than_keys(dims: tuple[int, int], kind: str) -> None:
+    n = KEY_BLOCK + 21
+    cache, q, k, v = scenario(n, 3, dims[0], kind, 8, value_dim=dims[1])
+    assert_close(prompt(cache, q[9:], 9), twin(q[9:], k, v, 9))
+    assert_close(generate([cache], q[-1:], [n - 1]), twin(q[-1:], k, v, n - 1))
+
+
+@pytest.mark.parametrize("window", [NO_WINDOW, 50])
+def test_slopes_and_sinks(window: int) -> None:
+    """Scores fall with the distance; a sink takes part in the softmax once, however many blocks there are."""
+    n, heads = 3 * KEY_BLOCK + 5, 6
+    cache, q, k, v = scenario(n, 3, 40, "f32", 9)
+    slopes = np.array([0, 0.5, 0.25, 0.01, 2.0, 0.003], np.float32)
+    sinks = np.array([3, -2, 0, 40, -200, 1], np.float32)
+    assert len(slopes) == len(sinks) == heads
+    for special in ({"slopes": slopes}, {"sinks": sinks}, {"slopes": slopes, "sinks": sinks}):
+        ours = prompt(cache, q[7:], 7, window, **special)
+        assert_close(ours, twin(q[7:], k, v, 7, window, **special))
+        for position in (0, KEY_BLOCK - 1, n - 1):
+            one = q[position : position + 1]
+            ours = generate([cache], one, [position], window, **special)
+            assert_close(ours, twin(one, k, v, position, window, **special))
 
 
 @pytest.mark.parametrize("kind", KINDS)

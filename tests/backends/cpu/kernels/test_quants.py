@@ -82,6 +82,7 @@ def test_embedding_rows(key: str) -> None:
             assert np.all(np.abs(out - w[ids] * np.float32(scale)) <= 4e-7 * largest)
             for n_threads in (1, 2, 3):
                 np.testing.assert_array_equal(embed(m, ids, scale, n_threads), out)
+        np.testing.assert_array_equal(embed(m, ids, scale, number="positions"), out)
 
 
 def every_byte(key: str) -> Matrix:

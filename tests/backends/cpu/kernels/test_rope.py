@@ -127,7 +127,7 @@ def test_store(head_dim: int, kind: str) -> None:
     rng = np.random.default_rng(5)
     positions = [0, 1, 15, 16, 17, KEY_BLOCK - 1, KEY_BLOCK, 3 * KEY_BLOCK + 5, 4 * KEY_BLOCK - 1]
     k, v = (rng.normal(0, 1, (len(positions), 3, head_dim)).astype(np.float32) for _ in range(2))
-    cache = Cache(3, head_dim, 4, kind)
+    cache = Cache(3, head_dim, head_dim, 4, kind)
     cache.store(k, v, positions)
     for i, position in enumerate(positions):
         np.testing.assert_array_equal(cache.key(position), k[i].astype(cache.dtype))
@@ -135,14 +135,14 @@ def test_store(head_dim: int, kind: str) -> None:
     # nothing else was written
     assert np.isfinite(cache.keys).sum() == k.size
     assert np.isfinite(cache.values[..., :head_dim]).sum() == v.size
-    shared_out = Cache(3, head_dim, 4, kind)
+    shared_out = Cache(3, head_dim, head_dim, 4, kind)
     for thread_count in (1, 2, 3):
         shared_out.store(k, v, positions, thread_count)
         np.testing.assert_array_equal(shared_out.keys, cache.keys)
 
 
 def test_store_wraps_around() -> None:
-    cache = Cache(2, 16, 3, "f32")
+    cache = Cache(2, 16, 16, 3, "f32")
     k = np.arange(5 * KEY_BLOCK * 32, dtype=np.float32).reshape(-1, 2, 16)
     cache.store(k, -k, range(len(k)))
     for position in range(2 * KEY_BLOCK, 5 * KEY_BLOCK):
@@ -151,7 +151,7 @@ def test_store_wraps_around() -> None:
 
 
 def test_halves_are_rounded_to_even_and_overflow_to_infinity() -> None:
-    cache = Cache(1, 16, 1, "f16")
+    cache = Cache(1, 16, 16, 1, "f16")
     k = np.zeros((1, 1, 16), dtype=np.float32)
     k[0, 0, :9] = [2049.0, 2051.0, 65519.0, 65520.0, -1e10, np.nan, 2.0**-25, 3 * 2.0**-25, np.inf]
     cache.store(k, k, [3])

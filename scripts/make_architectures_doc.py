@@ -1,0 +1,67 @@
+"""Write docs/architectures.md anew: every architecture that llmgen runs, from its class and its tests.
+
+    python scripts/make_architectures_doc.py
+
+Needs the fixtures of tests/shared.py, since the page tells what was compared with llama.cpp.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(_ROOT / "tests"))
+
+from archs import CHANGED, SPECS, build_arch  # noqa: E402
+from llmgen.gguf import GGUFFile  # noqa: E402
+from llmgen.model.archs import find, names, read_model  # noqa: E402
+from llmgen.model.states import KV  # noqa: E402
+
+PAGE = _ROOT / "docs" / "architectures.md"
+_HEAD = """# The architectures that llmgen runs
+
+A GGUF file names its architecture in `general.architecture` (`llmgen inspect FILE` shows it). This page
+is made from the code by `scripts/make_architectures_doc.py`; how to add a row is told in
+[adding_an_architecture.md](adding_an_architecture.md).
+
+*Proven* says what was compared with llama.cpp's logits on tiny random models in float32: always as
+one run, token by token, and in uneven pieces, with a normalized mean squared error under 1e-6.
+*layers*: also with six layers instead of two; *YaRN*: with stretched rotations; *scale*: with scaled logits.
+
+| architecture | models | what it is | remembers | proven |
+|---|---|---|---|---|
+"""
+_KINDS = {"layers": "layers", "yarn": "YaRN", "scale": "scale"}
+
+
+def page() -> str:
+    """The whole page."""
+    return _HEAD + "".join(_row(name) for name in names())
+
+
+def _row(name: str) -> str:
+    cls = find(name)
+    assert cls is not None
+    assert cls.__doc__ is not None
+    summary = cls.__doc__.split("\n\n")[0].replace("\n", " ").strip()
+    specs = [spec for spec in SPECS if spec in (f"{name}-dense", f"{name}-moe")]
+    kinds = [_KINDS[kind] for spec, kind in CHANGED if spec in specs]
+    proven = ", ".join(["logits", *kinds]) if specs else "no reference at hand"
+    remembers = _remembers(specs[0]) if specs else "keys and values"
+    return f"| `{name}` | {cls.models} | {summary} | {remembers} | {proven} |\n"
+
+
+def _remembers(spec: str) -> str:
+    with GGUFFile.open(build_arch(spec)) as file:
+        states = read_model(file).states()
+    words = "keys and values" if any(isinstance(state, KV) for state in states) else ""
+    if any(isinstance(state, KV) and state.window for state in states):
+        words += ", some in a sliding window"
+    if not all(isinstance(state, KV) for state in states):
+        words += f"{' and ' if words else ''}a recurrent state"
+    return words
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
