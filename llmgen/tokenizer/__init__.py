@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmgen.tokenizer.budget import rendering_within
 from llmgen.tokenizer.builtin import FORMATS, ChatFormat, guess_format
 from llmgen.tokenizer.choice import choose_template
-from llmgen.tokenizer.marks import Part
+from llmgen.tokenizer.provenance import Part
 from llmgen.tokenizer.stops import StopMatcher
 from llmgen.tokenizer.stream import StreamDecoder
 from llmgen.tokenizer.template import (

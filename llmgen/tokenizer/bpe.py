@@ -6,19 +6,19 @@ import threading
 from functools import cached_property
 
 from llmgen.tokenizer.merging import LibraryMerger, Merger, PlainMerger
-from llmgen.tokenizer.pretokens import PreTokenizer
-from llmgen.tokenizer.split import split
+from llmgen.tokenizer.pretokenize import pretokenize
+from llmgen.tokenizer.pretokenizers import PreTokenizer
 from llmgen.tokenizer.unicode import is_utf8
 from llmgen.tokenizer.vocab import Vocabulary
 
 _SHORT = 4096
-"""Characters that Python merges faster than the library is built."""
+"""Characters up to which Python merges faster than the library can be built."""
 
 
 def _byte_alphabet() -> dict[int, int]:
-    """GPT-2's spelling of the 256 bytes: printable ones stand for themselves.
+    """GPT-2's spelling of the 256 bytes: printable ones are themselves.
 
-    The others are U+0100 onwards, in order (encoder.py in OpenAI's gpt-2 repository).
+    The others become U+0100 onwards, in order (encoder.py in OpenAI's gpt-2 repository).
     """
     plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     spare = iter(range(0x100, 0x200))
@@ -60,10 +60,10 @@ class BytePairModel:
         self._lock = threading.Lock()
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text.  Bytes for which there is no token are dropped."""
+        """The token ids of a text.  Bytes without a token are dropped."""
         if not self._pre.byte_level:
             text = text.replace(" ", "\u2581")
-        pieces = split(text, self._pre)
+        pieces = pretokenize(text, self._pre)
         if self._pre.byte_level:
             pieces = [spell_bytes(piece) for piece in pieces]
         merger = self._merger(sum(map(len, pieces)))
@@ -72,7 +72,7 @@ class BytePairModel:
         return merger.encode(pieces)
 
     def _merge_unless_whole(self, pieces: list[str], merger: Merger) -> list[int]:
-        """Merge the pieces between those that are tokens as they stand."""
+        """Merge only the pieces that are not tokens themselves."""
         ids = self._ids
         every = self._pre.ignore_merges
         out: list[int] = []
@@ -89,7 +89,7 @@ class BytePairModel:
         return out + merger.encode(waiting) if waiting else out
 
     def _merger(self, size: int) -> Merger:
-        """What merges a text of ``size`` characters; the library once a long text came."""
+        """The merger for a text of ``size`` characters; from the first long text on, the library."""
         library = self._library
         if library is not None:
             return library
@@ -100,11 +100,11 @@ class BytePairModel:
                 if self._plain is None:
                     self._plain = PlainMerger(self._ids, self._merges, self._spell_out)
                 return self._plain
-            self._plain = None  # its ranks are as large as what the library is built from
+            self._plain = None  # its ranks take as much memory as the library's input
             self._library = LibraryMerger(
                 self._ids, self._merges, self._spell_out, len(self._vocab), *self._smallest()
             )
-            # Tens of megabytes in a large vocabulary, and not needed again.
+            # tens of megabytes for a large vocabulary, not needed any more
             self._merges = []
             return self._library
 
@@ -123,7 +123,7 @@ class BytePairModel:
         return {text.decode(): id for text, id in self._vocab.ids.items() if is_utf8(text)}
 
     def _smallest(self) -> tuple[list[str], bool]:
-        """The spellings of bytes, and whether a character that is no token becomes those of its bytes."""
+        """The spellings of bytes, and whether a character without a token falls back to its bytes."""
         if self._pre.byte_level:
             return list(CHAR_TO_BYTE), False
         return [f"<0x{byte:02X}>" for byte in range(256)], True

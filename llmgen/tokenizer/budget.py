@@ -4,12 +4,12 @@ Templates come from strangers' files.  Python has no way to stop a computation f
 outside, so the sandbox reports every step of a template here: each loop turn, call,
 operator, comparison, filter, look-up and output.  Two rules bound what a step can do:
 
-- Whatever goes into a step is weighed first (:meth:`Budget.take`), so a step that walks
-  through its operands is short, however often they share their parts.
-- Whatever comes out of a step is counted (:meth:`Budget.made`).  Where the result can be
-  much larger than the operands, the sandbox asks for room before it is made.
+- The operands of a step are weighed first (:meth:`Budget.take`), so a step that walks
+  through its operands is short, even if they contain the same parts many times.
+- The result of a step is counted (:meth:`Budget.made`).  If it can be much larger than the
+  operands, the sandbox asks for room before it is made.
 
-Steps whose work grows with the product of two lengths state it (:meth:`Budget.work`).
+Steps whose work grows with the product of two lengths declare it (:meth:`Budget.work`).
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 from llmgen.errors import TemplateError
 
 SECONDS = 4.0
-"""How long all renderings of one call may take; real templates need a few milliseconds."""
+"""The time for all renderings of one call; real templates need a few milliseconds."""
 
 TEXT = 2_000_000
-"""Characters and elements that any one value or the output may have, besides eight times the input."""
+"""Characters and elements that a value or the output may have, on top of eight times the input."""
 
 INTEGER_BITS = 1024
 REPEAT = 100_000
-"""The largest number that may stand for a width, a count or a depth."""
+"""The largest number allowed as a width, a count or a depth."""
 
 _ELEMENT = 8
-"""What an element of a list weighs besides its own size, in characters."""
+"""The weight of a list's element in characters, on top of its own."""
 
 WORK = 2_000_000_000
 """The most comparisons of characters that one step may need: less than a second."""
 
 _ENDLESS = 1 << 60
-"""The weight of a value that is being weighed: one that holds itself weighs too much."""
+"""The weight of a value while it is being weighed, so that one that contains itself is too heavy."""
 
 _NUMBER = re.compile(r"\d{5,}|\*")
 _VIEWS = tuple(map(type, ({}.keys(), {}.values(), {}.items())))
@@ -49,14 +49,14 @@ _CONTAINERS: tuple[type[Any], ...] = (list, tuple, dict, set, frozenset, *_VIEWS
 
 
 class Cancel(Protocol):
-    """What says whether to stop: ``threading.Event`` and the like."""
+    """Tells whether to stop: ``threading.Event`` and the like."""
 
     def is_set(self) -> bool:
         """Whether to stop."""
 
 
 class Limit(NamedTuple):
-    """What a caller allows: so many seconds, which end then, and until it cancels."""
+    """What a caller allows: seconds, the time at which they end, and a cancel event."""
 
     seconds: float
     end: float
@@ -87,9 +87,9 @@ class OutOfTime(OverBudget):
 
 @contextmanager
 def rendering_within(seconds: float | None, cancel: Cancel | None = None) -> Iterator[None]:
-    """Renderings in the block end after this many seconds, and when ``cancel`` is set.
+    """Stop renderings in the block after this many seconds, and when ``cancel`` is set.
 
-    They never take longer than :data:`SECONDS`, whatever is given here.
+    They never take longer than :data:`SECONDS`.
     """
     allowed = math.inf if seconds is None else seconds
     token = _limit.set(Limit(allowed, time.monotonic() + allowed, cancel))
@@ -107,7 +107,7 @@ class Deadline:
         self._end = time.monotonic() + SECONDS
 
     def check(self) -> None:
-        """Raise OverBudget where the time is over, or the caller wants an end."""
+        """Raise OverBudget if the time is over or the caller has cancelled."""
         now, limit = time.monotonic(), self._limit
         if now > limit.end:
             raise OutOfTime(limit.seconds)
@@ -118,7 +118,7 @@ class Deadline:
 
 
 class Budget:
-    """Counts what one rendering uses; every method raises OverBudget when it is too much."""
+    """Counts what one rendering uses; every method raises OverBudget if that is too much."""
 
     def __init__(self, n_input: int, deadline: Deadline | None = None) -> None:
         """``n_input``: the characters in the conversation."""
@@ -129,7 +129,7 @@ class Budget:
         self._weights: dict[int, tuple[Any, int]] = {}
 
     def tick(self) -> None:
-        """Something was done."""
+        """Check the time; called at every step."""
         self._deadline.check()
 
     def take(self, *values: Any) -> None:
@@ -140,7 +140,7 @@ class Budget:
                 self._refuse_size()
 
     def made(self, value: Any) -> Any:
-        """A value was made: count it, and give it back."""
+        """Count a value that was made, and return it."""
         self.tick()
         if isinstance(value, (str, bytes, *_CONTAINERS)):
             self.room(self.weigh(value))
@@ -161,11 +161,10 @@ class Budget:
             raise OverBudget("it searched a long text for another long text")
 
     def weigh(self, value: Any) -> int:
-        """The characters and elements in a value, shared parts counted each time they show.
+        """The characters and elements in a value, shared parts counted each time they occur.
 
-        So nothing that walks through the value, as writing it out or comparing it does,
-        takes more steps than this.  Values that are neither text nor containers weigh 1:
-        nothing walks through them.
+        Nothing that walks through the value, such as printing or comparing it, takes more
+        steps than this.  Values that are neither text nor containers weigh 1.
         """
         if isinstance(value, (str, bytes)):
             return len(value)
@@ -186,7 +185,7 @@ class Budget:
         return weight
 
     def changed(self) -> None:
-        """A list was changed, so what is known about weights holds no longer."""
+        """Forget known weights, because a list was changed."""
         self._weights.clear()
 
     def operator(self, symbol: str, left: Any, right: Any) -> None:

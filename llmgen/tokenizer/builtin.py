@@ -1,8 +1,8 @@
-"""Chat formats for models whose file brings no template.
+"""Chat formats for models whose file has no template.
 
 Many conversions of a model have lost its chat template, but not the control tokens that
-it was trained with: those tell which format it knows.  The formats are facts about the
-model families; their layout is that of the families' own published templates.
+it was trained with; these tell which format it knows.  The layout of each format is that
+of the model family's own published template.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from llmgen.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """A way to write a conversation down."""
+    """A way to write out a conversation."""
 
     name: str
     description: str
     source: str
     needs: tuple[str, ...] = ()
-    """The control tokens without which the format means nothing to a model."""
+    """The control tokens that a model must have to know the format."""
     stops: tuple[str, ...] = ()
-    """Texts that end an answer, where no token does."""
+    """Texts that end an answer, if no token does."""
 
     def template(self, bos: str = "", eos: str = "") -> ChatTemplate:
         """The format as a template, for a model with these spellings of BOS and EOS."""
@@ -93,11 +93,11 @@ _TUNED = re.compile(r"(?i)(?<![a-z])(instruct|chat|it|sft|dpo|rlhf|assistant)(?!
 
 
 def guess_format(tokenizer: Tokenizer, names: Iterable[object] = ()) -> tuple[ChatFormat, str]:
-    """The format for a model whose file has no template, and why in a few words.
+    """The format for a model whose file has no template, and the reason in a few words.
 
-    ``names``: what the file calls itself.  Vocabularies of base models hold the turn
-    tokens too, but untrained, so these count only for a model that calls itself tuned
-    for chats; otherwise a plain transcript is understood best.
+    ``names``: the names in the file's metadata.  Vocabularies of base models have the turn
+    tokens too, but untrained, so they count only if a name says that the model was tuned
+    for chats; otherwise it understands a plain transcript best.
     """
     plain = FORMATS["plain"]
     known = next(f for f in FORMATS.values() if all(_is_token(tokenizer, text) for text in f.needs))

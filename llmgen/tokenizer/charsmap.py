@@ -20,11 +20,11 @@ _LABEL = (1 << 31) | 0xFF
 _VALUE = (1 << 31) - 1
 _LONGEST_KEY = 256
 _LONGEST_TEXT = 256
-"""Bytes of a sequence and of what takes its place; Unicode's own replacements have at most 33."""
+"""The longest sequence and the longest replacement, in bytes; Unicode's own have at most 33."""
 
 
 class Prefixes:
-    """Finds how far a text agrees with one of a set of words."""
+    """Finds how much of a text matches the beginning of one of a set of words."""
 
     def __init__(self, words: Iterable[str]) -> None:
         """The words in any order."""
@@ -33,7 +33,7 @@ class Prefixes:
         self._longest = max(map(len, self._words), default=0)
 
     def agree(self, text: str, position: int) -> int:
-        """The most characters at ``position`` that a word also begins with."""
+        """How many characters at ``position`` match the beginning of a word, at most."""
         if text[position] not in self._firsts:
             return 0
         here = text[position : position + self._longest]
@@ -42,12 +42,12 @@ class Prefixes:
 
 
 def _agreement(a: str, b: str) -> int:
-    """The characters that two strings have in common at their beginning."""
+    """The length of the common prefix of two strings."""
     return bisect(range(1, min(len(a), len(b)) + 1), False, key=lambda n: a[:n] != b[:n])
 
 
 class Charsmap:
-    """Replaces the longest sequence of characters that the table knows, from left to right."""
+    """Replaces the longest sequence of characters in the table, from left to right."""
 
     def __init__(self, table: object) -> None:
         """``table`` is the array of bytes in the file, or None for no replacements."""
@@ -67,7 +67,7 @@ class Charsmap:
         self._texts = blob[4 + size :]
 
     def apply(self, text: str, keeps: Prefixes) -> str:
-        """The text with its characters replaced; what agrees with ``keeps`` stays as it is."""
+        """The text with its characters replaced, except those that match ``keeps``."""
         if not self._units:
             return text
         out = []
@@ -82,9 +82,9 @@ class Charsmap:
         return "".join(out)
 
     def _longest(self, text: str, position: int) -> tuple[int, str]:
-        """How many characters the longest known sequence at ``position`` has, and its replacement.
+        """The length of the longest known sequence at ``position``, and its replacement.
 
-        A character that starts none stays as it is.
+        A character that starts none is its own replacement.
         """
         units = self._units
         node = self._base(0)

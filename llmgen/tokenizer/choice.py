@@ -1,4 +1,4 @@
-"""Which chat template is meant: one of the file's, a built-in format, a file on disk, or the text itself."""
+"""Finding the chosen chat template: one of the model file's, a built-in format, a file on disk, or a text."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MOST_BYTES = 1 << 20
 def choose_template(
     file: GGUFFile, choice: str | os.PathLike[str] | None, option: str = "chat_template"
 ) -> ChatTemplate | None:
-    """The template that ``choice`` means; with None, the model file's own, or None where it has none.
+    """The template that ``choice`` names; for None the model file's own, or None if it has none.
 
     ``choice`` is the name of one of the file's further templates or of a built-in format,
-    or the path of a Jinja file.  A text with Jinja's braces in it is a template itself.
-    ``option`` is what messages call the choice.  Raises UsageError and TemplateError.
+    or the path of a Jinja file.  A text with Jinja's braces in it is itself the template.
+    ``option`` is the name of the option in messages.  Raises UsageError and TemplateError.
     """
     if choice is None:
         return chat_template_from_gguf(file)
@@ -45,7 +45,7 @@ def choose_template(
 
 
 def _read(path: Path, names: Sequence[str], option: str) -> str:
-    """The text of a template file; ``names`` are what the choice could have been instead."""
+    """The text of a template file; ``names`` are the other valid choices."""
     try:
         with path.open("rb") as file:
             data = read_bounded(file, _MOST_BYTES)

@@ -1,4 +1,4 @@
-"""What sampling and the generation loop need from a tokenizer; ``Tokenizer`` has it."""
+"""What sampling and the generation loop need from a tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranked merges of neighbouring spellings: the core of byte pair encoding, twice.
+"""Ranked merges of adjacent spellings, the core of byte pair encoding: in Python and by a library.
 
 The ``tokenizers`` library merges fast, but takes a third of a second to build for a large
 vocabulary; a few lines of Python start at once.  Both give llama.cpp's ids.
@@ -29,9 +29,9 @@ class Merger(Protocol):
 
 
 class PlainMerger:
-    """In Python: ready at once, for short texts.
+    """Merges in Python: ready at once, for short texts.
 
-    A piece of n characters takes n steps that each look through n ranks.
+    A piece of n characters takes n steps, each of which searches n ranks.
     """
 
     def __init__(self, ids: dict[str, int], merges: list[bytes], spell_out: SpellOut) -> None:
@@ -39,7 +39,7 @@ class PlainMerger:
         self._ids = ids
         self._spell_out = spell_out
         lines = decode_lines(merges)
-        # Of a merge that is there twice, the better rank.
+        # a merge that occurs twice has the better rank
         self._ranks = dict(zip(reversed(lines), range(len(lines) - 1, -1, -1), strict=True))
         self._none = len(lines)
 
@@ -57,7 +57,7 @@ class PlainMerger:
         return out
 
     def _merged(self, piece: str) -> list[str]:
-        """The spellings left when nothing more can be merged: always the best pair, the left one first."""
+        """The spellings that remain when nothing can be merged: the best pair first, of equals the leftmost."""
         ranks, none = self._ranks, self._none
 
         def rank(left: str, right: str) -> int:
@@ -146,7 +146,7 @@ class LibraryMerger:
 
 
 def decode_lines(merges: list[bytes]) -> list[str]:
-    """The merges as text; one that is not UTF-8, which no text can need, is empty."""
+    """The merges as text; one that is not UTF-8, which no text can contain, is empty."""
     with suppress(UnicodeDecodeError):
         lines = b"\n".join(merges).decode().split("\n") if merges else []
         if len(lines) == len(merges):
@@ -155,7 +155,7 @@ def decode_lines(merges: list[bytes]) -> list[str]:
 
 
 def _pairs(merges: list[bytes]) -> list[tuple[str, str]]:
-    """Merges as pairs of spellings, each pair once; the malformed, which can never apply, left out."""
+    """Merges as pairs of spellings, without duplicates and malformed ones, which can never apply."""
     lines = decode_lines(merges)
     pairs = [line.partition(" ")[::2] for line in lines]
     if all(map(all, pairs)) and len(set(merges)) == len(merges):

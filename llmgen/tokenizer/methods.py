@@ -8,7 +8,7 @@ from typing import Any
 from llmgen.tokenizer.budget import Budget, OverBudget
 
 LIST_CHANGES = frozenset(["append", "extend", "insert", "pop", "remove"])
-"""Methods that change a list: allowed on lists that the template has made itself."""
+"""Methods that change a list; allowed only on lists that the template has made."""
 
 _TEXT = frozenset(
     "capitalize casefold center count endswith expandtabs find format format_map index isalnum isalpha "
@@ -24,7 +24,7 @@ _ALLOWED: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
     ((bytes, bytearray, int, float, complex, set, frozenset), frozenset()),
 )
 _WIDTHS = ("ljust", "rjust", "center", "zfill")
-# Python searches forwards in linear time, but backwards, and for what to strip, in the product of the lengths.
+# Python searches forwards in linear time; searching backwards and stripping take the product of the lengths.
 _QUADRATIC = ("strip", "lstrip", "rstrip", "rfind", "rindex", "rsplit", "rpartition")
 
 
@@ -35,12 +35,12 @@ def check_method(
     kwargs: dict[str, Any],
     listed: Callable[[Any], list[Any]],
 ) -> tuple[Any, ...]:
-    """Ask ``budget`` for what a method is about to do; returns the arguments to call it with."""
+    """Charge a method call to ``budget``; returns the arguments to call it with."""
     name, owner = method.__name__, method.__self__
     for kinds, names in _ALLOWED:
         if isinstance(owner, kinds):
             if name not in names:
-                raise OverBudget(f"it used {name}, which no prompt needs")
+                raise OverBudget(f"it used {name}, which templates may not use")
             break
     budget.take(owner)
     if isinstance(owner, str):

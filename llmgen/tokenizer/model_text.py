@@ -16,10 +16,10 @@ from llmgen.tokenizer.tokenizer import Tokenizer
 
 
 class ModelText:
-    """Reads each of them with its first use; from any thread.
+    """Reads the tokenizer and the template when they are first used; from any thread.
 
-    chat_template: takes the place of the file's, as :func:`choose_template` reads it or ready made;
-    check_open: called before the file is read, raises where it is closed.
+    chat_template: used instead of the file's; a ChatTemplate, or a choice for
+    :func:`choose_template`.  check_open: called before the file is read, raises if it is closed.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ModelText:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer.  Raises TokenizerError where the file has none that llmgen can use."""
+        """The tokenizer.  Raises TokenizerError if the file has none that llmgen can use."""
         with self._lock:
             if self._tokenizer is None:
                 self._check_open()
@@ -47,7 +47,7 @@ class ModelText:
 
     @property
     def working_tokenizer(self) -> Tokenizer | None:
-        """The tokenizer, or None where the file has none that works: token ids do without."""
+        """The tokenizer, or None if the file has no usable one, so that only token ids can be given."""
         try:
             tokenizer = self.tokenizer
         except TokenizerError:
@@ -55,12 +55,12 @@ class ModelText:
         return tokenizer if tokenizer.has_text else None
 
     def check_choice(self) -> None:
-        """Refuse a template that was given and cannot be found or read."""
+        """Raise if the given template cannot be found or read."""
         _ = self.template
 
     @property
     def template(self) -> ChatTemplate | None:
-        """The chat template, or None where there is none.  Raises TemplateError where it cannot be used."""
+        """The chat template, or None if there is none.  Raises TemplateError if it cannot be used."""
         with self._lock:
             if not self._template_known:
                 self._check_open()
@@ -70,11 +70,11 @@ class ModelText:
 
     @property
     def needed_template(self) -> ChatTemplate:
-        """The chat template.  Raises TemplateError where there is none."""
+        """The chat template.  Raises TemplateError if there is none."""
         template = self.template
         if template is None:
             raise TemplateError(
-                "this model has no chat template, which a conversation needs: give one"
+                "this model has no chat template, which chat needs; give one"
                 " (chat_template=...), or complete plain text with generate"
             )
         return template
@@ -86,10 +86,10 @@ class ModelText:
         template_kwargs: Mapping[str, Any] | None,
         more: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """What the chat template is given beside the messages.
+        """What the chat template is given besides the messages.
 
-        Raises UsageError for what it would never look at, for what is given twice, and for
-        tools and documents that are none; an empty list of them is as good as none.
+        Raises UsageError for keywords that it never reads, for what is given twice, and for
+        malformed tools and documents; empty lists of them are left out.
         """
         given = dict(template_kwargs or {})
         lists = {"tools": tools, "documents": documents}

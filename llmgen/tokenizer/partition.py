@@ -1,4 +1,4 @@
-"""Finding the tokens that are written out in a text, before the rest is tokenized."""
+"""Finding the special tokens that are spelled out in a text, before the rest is tokenized."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Span = tuple[int, int]
 class Special(NamedTuple):
     """A token that is recognised by its spelling.
 
-    ``control``: only where control tokens are asked for.  ``guarded``: never in data.
-    ``strips``: it swallows the white space on its right.
+    ``control``: recognised only if control tokens are asked for.  ``guarded``: never in data.
+    ``strips``: it removes the white space on its right.
     """
 
     text: str
@@ -38,8 +38,8 @@ class Partition:
     def __init__(self, specials: Iterable[Special]) -> None:
         # By the length in bytes, not in characters.
         order = sorted((s for s in specials if s.text), key=lambda s: -len(s.text.encode()))
-        # A vocabulary can have thousands of them, most with the same few letters in front:
-        # a text without those letters is passed over at once.
+        # A vocabulary can have thousands of them, most of which begin with the same few letters:
+        # a text without those letters needs no further search.
         self._groups: dict[tuple[str, bool], list[tuple[int, Special]]] = defaultdict(list)
         for rank, special in enumerate(order):
             self._groups[special.text[:4], special.control].append((rank, special))

@@ -1,4 +1,4 @@
-"""What a token prints as."""
+"""The bytes that a token prints as."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def piece_bytes(vocab: Vocabulary, id: int, byte_level: bool) -> bytes:
     raw = vocab.raw[id]
     if vocab.kind == "rwkv":
         return unescape(raw)
-    # as a plain int: numpy, when it meets an enum, asks it things through Python code and drops any error of
-    # that, a KeyboardInterrupt too
+    # as a plain int: numpy inspects an enum through Python code and swallows any exception raised there,
+    # KeyboardInterrupt too
     match int(vocab.types[id]):
         case TokenType.CONTROL | TokenType.UNKNOWN | TokenType.USER_DEFINED:
             return raw

@@ -1,4 +1,4 @@
-"""Conversations as plain data: what a template may be given, made of whatever a caller has."""
+"""Conversations as plain data: a caller's objects copied to what a template may be given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BYTES = (bytes, bytearray, memoryview)
 
 
 def plain_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """A conversation as plain dicts.  Raises UsageError for what is no list of messages."""
+    """A conversation as plain dicts.  Raises UsageError for anything but a list of messages."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
         raise UsageError(
             'messages must be a list, such as [{"role": "user", "content": "Hi"}],'
@@ -33,7 +33,7 @@ def _message(index: int, message: Any) -> dict[str, Any]:
         )
         raise UsageError(f"messages[{index}] must be a dict with role and content, not {found}")
     if not isinstance(message, Mapping) and getattr(message, "content", made) is None:
-        made["content"] = None  # an object's fields without a value are left out, but for this one
+        made["content"] = None  # of an object's fields without a value only this one is kept
     return made
 
 
@@ -60,7 +60,9 @@ def plain(value: Any) -> Any:
     try:
         return _copied(value)
     except RecursionError:
-        raise TemplateError("a message holds lists within lists without end, expected plain data") from None
+        raise TemplateError(
+            "a message contains itself or is nested too deeply, expected plain data"
+        ) from None
 
 
 def _copied(value: Any) -> Any:
@@ -78,7 +80,7 @@ def _copied(value: Any) -> Any:
         # Pydantic's objects, as the openai package returns them; fields without a value would be there as None.
         return _copied(dump(mode="json", exclude_none=True))
     if callable(value):
-        return value  # A function in place of one of ours, as strftime_now.
+        return value  # replaces one of our functions, such as strftime_now
     raise TemplateError(
         f"a message holds a {type(value).__name__}, expected text, numbers, lists and dictionaries;"
         " convert it to one of these"

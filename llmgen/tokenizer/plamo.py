@@ -1,7 +1,7 @@
 """PLaMo 2's tokenizer: the cheapest sequence of tokens, in whole numbers.
 
 Like unigram, but scores are rounded to 1/10,000, the text is read from its end, of two
-ways that cost the same the one with the longer token wins, and a character that no token
+ways with equal cost the one with the longer token wins, and a character that no token
 spells becomes its bytes.  After llama.cpp (``llm_tokenizer_plamo2``).
 """
 
@@ -38,7 +38,7 @@ class CheapestPathModel:
 
     @cached_property
     def _costs(self) -> dict[str, tuple[int, int]]:
-        """Id and cost of every token that text can become."""
+        """Id and cost of every token that a text can contain."""
         scores = self._vocab.scores
         out: dict[str, tuple[int, int]] = {}
         for raw, id in self._vocab.ids.items():
@@ -52,7 +52,7 @@ class CheapestPathModel:
 
     @cached_property
     def _words(self) -> tuple[WordTable[str], list[int]]:
-        """The tokens that text can become, and the cost of each."""
+        """The tokens that a text can contain, and the cost of each."""
         table = WordTable(self._costs)
         return table, [self._costs[word][1] for word in table.words]
 

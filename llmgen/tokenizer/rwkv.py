@@ -1,4 +1,4 @@
-"""RWKV's "World" vocabulary: always the longest token that the text starts with.
+"""RWKV's "World" vocabulary: always the longest token that the text begins with.
 
 Tokens are byte strings, written in the file with Python's escapes.
 """
@@ -29,7 +29,7 @@ class LongestMatchModel:
     """Encodes plain text; special tokens are found before it comes here."""
 
     def __init__(self, vocab: Vocabulary, unknown_id: int | None) -> None:
-        """``unknown_id`` is what a byte becomes that no token starts with (dropped if None)."""
+        """``unknown_id`` replaces a byte that no token begins with; None drops it."""
         self._vocab = vocab
         self._unknown = [] if unknown_id is None else [unknown_id]
 

@@ -24,14 +24,14 @@ from llmgen.tokenizer.methods import LIST_CHANGES, check_method
 from llmgen.tokenizer.watch import Generation, Watch
 
 _WIDTH_FILTERS = ("center", "slice", "batch", "truncate", "round")
-# Chance has no place in a prompt, and the others are slow on large values.
+# random results do not belong in a prompt; the others are slow on large values
 _LEFT_OUT = ("random", "pprint", "urlize", "xmlattr", "wordwrap", "striptags")
 
 _MOST_INDENT = 100
 
 
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """What templates in the wild expect, after ``apply_chat_template`` of Hugging Face transformers.
+    """The environment that published templates expect, that of ``apply_chat_template`` in transformers.
 
     Each rendering sets a :class:`Budget` with :meth:`start`, for its thread.
     """
@@ -43,7 +43,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[LoopControls, Generation],
-            # Folding constants would compute outside the budget.
+            # constant folding would compute outside the budget
             optimized=False,
             cache_size=0,
         )
@@ -60,7 +60,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.tests = self._all_watched(self.tests)
 
     def start(self, budget: Budget, given: Any = ()) -> None:
-        """Begin a rendering in this thread; the template may change no list within ``given``."""
+        """Begin a rendering in this thread; the template may not change lists within ``given``."""
         self._local.budget = budget
         self._local.given = given
         self._local.given_ids = None
@@ -79,7 +79,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     # What compiled templates call
 
     def turn(self) -> bool:
-        """A loop goes round."""
+        """A loop begins another iteration."""
         self.budget.tick()
         return True
 
@@ -99,7 +99,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.budget.joined("", texts)
         return "".join(texts)
 
-    # The context is passed so that Jinja2 writes no constants out while it compiles.
+    # the context is passed so that Jinja2 does not evaluate constants while it compiles
     @jinja2.pass_context
     def _written(self, context: Any, value: Any) -> str:
         """What ``{{ value }}`` writes."""
@@ -130,7 +130,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         if not isinstance(__obj, (BuiltinMethodType, MethodType)):
             return __self._call(__context, __obj, args, kwargs)
         if __obj.__self__ is __self:
-            # One of the calls that Watch has put in; it uses the budget itself.
+            # one of the calls that Watch has inserted; it charges the budget itself
             return __obj(*args)
         args = check_method(__self.budget, __obj, args, kwargs, __self._listed)
         try:
@@ -156,9 +156,9 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return id(value) in local.given_ids
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
-        """What stands for an attribute that no template may see.
+        """The result for an attribute that no template may see.
 
-        Asking for Python's insides is refused at once; methods that would change a list
+        Access to Python's internals is refused at once; methods that would change a list
         or dict only when they are called, since a dict can have a key of that name.
         """
         if attribute.startswith("_") or jinja2.sandbox.is_internal_attribute(obj, attribute):
@@ -183,7 +183,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return {name: self._watched(function, name) for name, function in table.items()}
 
     def _watched(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """A filter or test, on the budget.  Jinja2's marks on the function are kept."""
+        """A filter or test, charged to the budget.  Jinja2's attributes of the function are kept."""
 
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -193,12 +193,12 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
                 for value in (*args[1:], *kwargs.values()):
                     budget.width(value)
             result = function(*args, **kwargs)
-            # What would be computed later, element by element, is computed here, where it counts.
+            # an iterator is consumed here, so that its elements are counted
             return budget.made(self._listed(result) if isinstance(result, Iterator) else result)
 
         return watched
 
-    # Filters that could make large values, written anew to ask first
+    # Filters that could make large values, rewritten to ask first
 
     def _tojson(
         self,
@@ -258,7 +258,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Space(Namespace):
-    """A namespace that prints as one, not as all that it holds."""
+    """A namespace that prints without its contents."""
 
     def __repr__(self) -> str:
         return "namespace(...)"
@@ -272,7 +272,7 @@ class _Formatter(jinja2.sandbox.SandboxedFormatter):
 
 
 def _sum(iterable: Any, attribute: str | None = None, start: Any = 0) -> Any:
-    """The sum of numbers; sums of lists, which could grow with the square, are refused."""
+    """The sum of numbers; lists are refused, because adding them takes quadratic time."""
     total = start
     for item in iterable:
         value = item.get(attribute) if attribute is not None else item

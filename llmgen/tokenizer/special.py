@@ -1,8 +1,8 @@
 """Which tokens begin, end and control a text.
 
-Files name some special tokens by id and leave others to be known by their spelling.  The
+Files name some special tokens by id; others are known only by their spelling.  The
 spellings and the corrections are those of llama.cpp (src/llama-vocab.cpp), so that a
-generation ends here where it ends there.
+generation ends where llama.cpp ends it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ END_SPELLINGS = (
 )
 """Spellings that end a generation wherever they occur."""
 
-THOUGHT_MARKS = (
+THINKING_TAGS = (
     ("<think>", "</think>"),  # DeepSeek, Qwen, GLM and most others
     ("[THINK]", "[/THINK]"),  # Mistral
     ("<seed:think>", "</seed:think>"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
 )
-"""What stands before and after a model's thoughts.
+"""The tags around a model's thinking.
 
 Some files call these control tokens, others ordinary ones.  They are part of an answer's text
-either way, since without them nobody could tell thoughts from the rest.
+either way, since without them the thinking could not be told from the rest.
 """
 
 # Fill-in-the-middle tokens: the keys (an older one last), whether a model that writes one
@@ -95,7 +95,7 @@ def find_end_tokens(vocab: Vocabulary, eos_id: int | None) -> frozenset[int]:
 
 
 def _infill_id(vocab: Vocabulary, keys: tuple[str, ...], spellings: str) -> int | None:
-    """The id by key, else by the first spelling that is there, which is then a control token."""
+    """The id by key, else by the first spelling in the vocabulary, which becomes a control token."""
     # The older key wins, as in llama.cpp.
     for key in reversed(keys):
         id = vocab.special_id(key)
@@ -116,7 +116,7 @@ def _show(vocab: Vocabulary, *spellings: str) -> None:
 
 
 def _without_exceptions(vocab: Vocabulary, ends: set[int]) -> set[int]:
-    """Where a family has tokens that end a turn, one of the spellings means something else."""
+    """Drop spellings that mean something else in families with other tokens that end a turn."""
     spelled = {vocab.raw[id].decode("utf-8", "replace"): id for id in ends}
     calls = spelled.keys() & {"<|call|>", "<|calls|>"}
     if calls and "<|end|>" in spelled and spelled.keys() & {"<|return|>", "<|flush|>"}:
@@ -130,9 +130,9 @@ def _without_exceptions(vocab: Vocabulary, ends: set[int]) -> set[int]:
     return ends
 
 
-def thought_ids(vocab: Vocabulary) -> frozenset[int]:
-    """The tokens that begin and end thoughts."""
-    ids = (vocab.find(mark) for pair in THOUGHT_MARKS for mark in pair)
+def thinking_ids(vocab: Vocabulary) -> frozenset[int]:
+    """The tokens that begin and end thinking."""
+    ids = (vocab.find(mark) for pair in THINKING_TAGS for mark in pair)
     return frozenset(id for id in ids if id is not None)
 
 
@@ -158,19 +158,19 @@ def _is_fenced(raw: bytes) -> bool:
     return text.startswith("<|") and text.endswith("|>")
 
 
-def is_mark(text: str) -> bool:
-    """Whether a spelling looks like one that divides a text, as ``<start_of_turn>`` or ``[INST]`` do.
+def is_delimiter(text: str) -> bool:
+    """Whether a spelling looks like a delimiter, such as ``<start_of_turn>`` or ``[INST]``.
 
-    Vocabularies call runs of white space and ordinary words user-defined too; a template
-    writes these without meaning more than text.
+    Vocabularies call runs of white space and ordinary words user-defined too; in a template
+    these are just text.
     """
     return len(text) > 2 and not text.isspace() and not _BRACKETS.isdisjoint(text)
 
 
 def _strips(vocab: Vocabulary) -> frozenset[int]:
-    """Tokens that swallow the white space after them.
+    """Tokens that remove the white space after them.
 
-    Files do not say; Phi-3 is the one generative family known to need it.
+    Files do not say so; Phi-3 is the only generative family known to need it.
     """
     name = vocab.metadata.get("general.name")
     if not isinstance(name, str) or not any(part in name.lower() for part in ("phi-3", "phi3")):

@@ -3,7 +3,7 @@
 The ``sentencepiece`` library does the merging.  It is given the vocabulary as the model
 file it expects, written here by hand (sentencepiece_model.proto in its repository): every
 token as a normal piece, since llama.cpp, whose ids we reproduce, lets merges end in any
-token, with the 256 bytes as what is left for characters that are no token.
+token, with the 256 bytes as a fallback for characters without a token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
 SPACE = "\u2581"
-"""What spells a space in these vocabularies."""
+"""The spelling of a space in these vocabularies."""
 
 # Field numbers and types of sentencepiece_model.proto, as protobuf tags.
 _MODEL_PIECES, _MODEL_TRAINER, _MODEL_NORMALIZER = b"\x0a", b"\x12", b"\x1a"
@@ -42,13 +42,13 @@ class ScoredMergeModel:
     """Encodes plain text; special tokens are found before it comes here."""
 
     def __init__(self, vocab: Vocabulary, unknown_id: int | None) -> None:
-        """``unknown_id`` is what a character becomes that neither a token nor bytes can spell."""
+        """``unknown_id`` replaces a character that neither a token nor bytes can spell."""
         self._vocab = vocab
         self._bytes = vocab.byte_ids()
         self._unknown = [] if unknown_id is None else [unknown_id]
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text, with or without a space in front as it stands."""
+        """The token ids of a text; no space is added in front."""
         ids: list[int] = self._processor.EncodeAsIds(text.replace(" ", SPACE))
         n_vocab = len(self._vocab)
         if None not in self._bytes or max(ids, default=0) < n_vocab:
@@ -74,8 +74,8 @@ class ScoredMergeModel:
 def model_proto(vocab: Vocabulary, byte_ids: list[int | None]) -> bytes:
     """The vocabulary as a serialized ModelProto.
 
-    Behind the last token stands an unknown piece, and where some bytes have a token, a
-    piece for each of the others, since the library takes all of them or none.
+    After the last token comes an unknown piece, and if only some bytes have a token, a piece
+    for each of the others, since the library takes all of them or none.
     """
     has_bytes = any(id is not None for id in byte_ids)
     texts = _unique(vocab)
@@ -112,7 +112,7 @@ def _scores(vocab: Vocabulary) -> list[bytes]:
 
 
 def _unique(vocab: Vocabulary) -> list[bytes]:
-    """The spellings; one that is taken, or that the library refuses, becomes one that no text has."""
+    """The spellings; a duplicate, or one that the library refuses, becomes one that no text contains."""
     raw, ids = vocab.raw, vocab.ids
     if not (vocab.has_duplicates or max(map(len, raw)) > _LONGEST or b"\0" in b"".join(raw)):
         return raw
@@ -129,7 +129,7 @@ def _piece(text: bytes, kind: bytes) -> bytes:
 
 
 def _head(n_text: int, n_tail: int) -> bytes:
-    """What stands in front of a piece's text."""
+    """The bytes before a piece's text."""
     text_head = _PIECE_TEXT + _varint(n_text)
     return _MODEL_PIECES + _varint(len(text_head) + n_text + n_tail) + text_head
 

@@ -1,4 +1,4 @@
-"""Stop strings, matched across token borders."""
+"""Stop strings, matched across token boundaries."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from llmgen.errors import UsageError
 class StopMatcher:
     """Lets text through up to the first stop string.
 
-    Nothing of a stop string is ever given out: text that may be the beginning of one is
-    held back until it is known.  ``stopped_by`` is the string that was found, or None.
+    No part of a stop string is ever returned: text that may be the beginning of one is held
+    back until that is known.  ``stopped_by`` is the string that was found, or None.
     """
 
     def __init__(self, stops: list[str]) -> None:
@@ -33,7 +33,7 @@ class StopMatcher:
         text = self._held + text
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            # The one that is complete first, however the text was cut; of two, the longer.
+            # the one that is complete first, however the text was cut; of two, the longer
             _, at, self.stopped_by = min(found)
             self._held = ""
             return text[:at], True
@@ -42,12 +42,12 @@ class StopMatcher:
         return text[: len(text) - keep], False
 
     def finish(self) -> str:
-        """What is held back, when the generation ended in another way."""
+        """The text that is still held back, when the generation ends for another reason."""
         held, self._held = self._held, ""
         return held
 
     def _beginning(self, text: str) -> int:
-        """The length of the longest end of ``text`` that a stop string begins with."""
+        """The length of the longest suffix of ``text`` that a stop string begins with."""
         for size in range(min(self._longest - 1, len(text)), 0, -1):
             end = text[len(text) - size :]
             if any(stop.startswith(end) for stop in self._stops):

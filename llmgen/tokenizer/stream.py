@@ -23,10 +23,10 @@ class TokenTexts(Protocol):
 
 
 class StreamDecoder:
-    """Joins the bytes of tokens and gives out whole characters.
+    """Joins the bytes of tokens and returns whole characters.
 
-    Characters that are cut by a token border are held back until they are complete;
-    what can never become UTF-8 is U+FFFD, once for each broken character.  The texts that
+    A character split between tokens is held back until it is complete; each broken one
+    becomes U+FFFD.  The texts that
     ``push`` and ``finish`` return, joined, are what :meth:`Tokenizer.decode` makes of the
     same ids.  Made by :meth:`Tokenizer.stream_decoder`.
     """
@@ -53,7 +53,7 @@ class StreamDecoder:
         tokenizer = self._tokenizer
         text = ""
         if self._held_end is not None:
-            # It was not the last token after all.
+            # it was not the last token after all
             text = self._emit(self._held_end)
             self._held_end = None
         first, self._first = self._first, False
@@ -65,7 +65,7 @@ class StreamDecoder:
         return text + self._emit(id)
 
     def finish(self) -> str:
-        """What is still held back; the decoder is then as new."""
+        """The text that is still held back; resets the decoder."""
         text = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         self._restart()

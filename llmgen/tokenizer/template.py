@@ -1,4 +1,4 @@
-"""Chat templates: from a conversation to the prompt that a model was trained on."""
+"""Chat templates: from a conversation to a prompt in the format that the model was trained on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from llmgen.errors import TemplateError, UsageError, shown
 from llmgen.gguf import GGUFFile
+from llmgen.tokenizer.adapt import adapt_messages
 from llmgen.tokenizer.budget import Budget, Deadline, OverBudget
-from llmgen.tokenizer.forms import fit_forms
-from llmgen.tokenizer.marks import Part, mark_data
 from llmgen.tokenizer.plain import Message, plain, plain_messages
+from llmgen.tokenizer.provenance import Part, split_by_origin
 from llmgen.tokenizer.tokenizer import Tokenizer, bos_and_eos
 
 if TYPE_CHECKING:
@@ -32,17 +32,17 @@ _MOST_WORDS = 300
 
 _KEY = "tokenizer.chat_template"
 _PROBE = "qzjxkwv"
-"""A word that no template has; what a template does with it shows what it does with the text."""
+"""A word that no template contains; it shows what a template does with a text."""
 
 _LISTS = ("tools", "documents")
 _ALWAYS_THERE = frozenset(
     ["messages", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "strftime_now"]
 )
-"""Names that every template is given; one that does without them is not wrong."""
+"""Names that every template is given and need not read."""
 
 
 class TemplateRefusal(TemplateError):
-    """The template itself refused the conversation; ``words`` are its own."""
+    """The template itself refused the conversation, in its own ``words``."""
 
     def __init__(self, words: str) -> None:
         """``words`` as the template gave them to ``raise_exception``, of any length."""
@@ -70,7 +70,7 @@ class ChatTemplate:
         stops: tuple[str, ...] = (),
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        """``now`` is what ``strftime_now`` asks; a fixed one makes such templates repeatable.
+        """``now`` is the clock of ``strftime_now``; a fixed one makes such templates repeatable.
 
         ``stops`` are texts that end an answer, for formats in which no token does.
         """
@@ -98,8 +98,8 @@ class ChatTemplate:
         """The prompt cut into parts ``(text, is_data)``: what came out of the messages is data.
 
         ``guarded``: the spellings that must not be taken for tokens inside data.  Joined,
-        the parts are what :meth:`render` gives, except where a template changes its mind
-        over such a spelling in a message; see :mod:`llmgen.tokenizer.marks`.
+        the parts are what :meth:`render` gives, except if a template behaves differently over
+        such a spelling in a message; see :mod:`llmgen.tokenizer.provenance`.
         """
         plain_kw, deadline = plain(kw), Deadline()
         talk = self._fitted(messages, plain_kw, deadline)
@@ -109,15 +109,15 @@ class ChatTemplate:
 
         tools = {name: plain_kw[name] for name in _LISTS if name in plain_kw}
         known = self.source + self.bos_token + self.eos_token + repr(plain_kw)
-        return mark_data(run, talk, tools, known, list(guarded))
+        return split_by_origin(run, talk, tools, known, list(guarded))
 
     def fit_system(self, messages: Iterable[Message], **kw: Any) -> tuple[list[dict[str, Any]], str | None]:
-        """The conversation with a system message that the template can take.
+        """Adapt the system message to the template.
 
-        Returns it unchanged and None where the template takes it.  Where the template
-        refuses it, or leaves it out, the system text is put in front of the first user
-        message, and the second value is a sentence to tell the user so.  Raises the
-        template's own refusal where that does not help either.
+        Returns the conversation unchanged and None if the template accepts it.  If the
+        template refuses or omits the system message, its text is put in front of the first
+        user message, and the second value is a sentence that tells the user so.  Raises the
+        template's own refusal if that does not help either.
         """
         plain_kw, deadline = plain(kw), Deadline()
         talk = self._fitted(messages, plain_kw, deadline)
@@ -146,23 +146,25 @@ class ChatTemplate:
     def _fitted(
         self, messages: Iterable[Message], kw: dict[str, Any], deadline: Deadline
     ) -> list[dict[str, Any]]:
-        """The conversation as plain data, with tool calls and contents in the form that the template takes."""
-        return fit_forms(lambda changed: self._run(changed, True, kw, deadline), plain_messages(messages))
+        """The conversation as plain data, with tool calls and contents in the form that the template can read."""
+        return adapt_messages(
+            lambda changed: self._run(changed, True, kw, deadline), plain_messages(messages)
+        )
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """Every name that the template could read, whatever the conversation, such as ``enable_thinking``.
+        """Every name that the template may read, such as ``enable_thinking``.
 
-        Variables of its own that it sets only sometimes are among them.  Raises TemplateError
-        where it cannot be compiled.
+        Includes variables that it sets only sometimes.  Raises TemplateError if it cannot be
+        compiled.
         """
         from jinja2.meta import find_undeclared_variables
 
-        assert self._compiled is not None  # what is wrong with it is told there
+        assert self._compiled is not None  # raises if it cannot be compiled
         return frozenset(find_undeclared_variables(self._sandbox.parse(self.source)))
 
     def check_keywords(self, keywords: Mapping[str, Any]) -> None:
-        """Refuse (UsageError) a keyword that :meth:`render` would take and the template never look at."""
+        """Raise UsageError for a keyword that the template never reads."""
         for name in sorted(keywords.keys() - self.reads - _ALWAYS_THERE):
             if name in _LISTS:
                 raise UsageError(
@@ -171,9 +173,9 @@ class ChatTemplate:
                 )
             near = difflib.get_close_matches(name, self.reads - _ALWAYS_THERE, n=1)
             hint = f"did you mean {near[0]}?" if near else "leave it out"
-            raise UsageError(f"{name!r} is no keyword that this model's chat template reads; {hint}")
+            raise UsageError(f"this model's chat template does not read a keyword {name!r}; {hint}")
 
-    # Running it
+    # ---- rendering ------------------------------------------------------------------
 
     @cached_property
     def _sandbox(self) -> Sandbox:
@@ -193,14 +195,14 @@ class ChatTemplate:
             )
         if not is_jinja(self.source):
             raise TemplateError(
-                f"the chat template {shown(self.source, _MOST_WORDS)} has no Jinja in it, so no message would reach the"
-                " model; give a template's text (a file's path goes to LLM(chat_template=...))"
+                f"the chat template {shown(self.source, _MOST_WORDS)} has no Jinja in it, so the model would see no"
+                " message; give a template's text (a file's path goes to LLM(chat_template=...))"
             )
         try:
             return self._sandbox.from_string(self.source)
         except TemplateSyntaxError as error:
             raise TemplateError(
-                f"the chat template is wrong in line {error.lineno}: {error.message}; give another one"
+                f"the chat template has an error in line {error.lineno}: {error.message}; give another one"
             ) from error
         except Exception as error:
             raise _failure(error) from error
@@ -238,14 +240,14 @@ class ChatTemplate:
 
     def _date(self, format: object) -> str:
         text = str(format)
-        # The system's formatter makes a text of any size from a width such as %999999999Y.
+        # the system's formatter makes texts of any size from a width such as %999999999Y
         if len(text) > _MOST_DATE or _WIDE.search(text):
             raise OverBudget("it asked for a date with a format that is too long or too wide")
         return self._now().strftime(text)
 
 
 def is_jinja(text: str) -> bool:
-    """Whether a text has any of Jinja's braces; no message comes out of a template without them."""
+    """Whether a text has any of Jinja's braces, without which a template cannot contain a message."""
     return any(braces in text for braces in ("{{", "{%"))
 
 
@@ -258,8 +260,8 @@ def encode_chat(
 ) -> list[int]:
     """The token ids of a conversation.
 
-    Control tokens are recognised in what the template wrote, never in what the messages
-    say; BOS is there once, if the file or the template asks for it.
+    Control tokens are recognised in the template's text, never in the messages; BOS occurs
+    once, if the file or the template asks for it.
     """
     guarded = tokenizer.guarded_for(template.source)
     parts = template.render_parts(messages, add_generation_prompt, guarded=guarded, **kw)
@@ -267,9 +269,9 @@ def encode_chat(
 
 
 def chat_template_from_gguf(file: GGUFFile, name: str | None = None) -> ChatTemplate | None:
-    """The chat template in a model file, or the one of its further templates called ``name``.
+    """The main chat template of a model file, or the further one called ``name``.
 
-    None where the file has none.  Raises TemplateError for a name that is not there.
+    None if the file has no main one.  Raises TemplateError for an unknown name.
     """
     source = file.metadata.get(_KEY if name is None else f"{_KEY}.{name}")
     if source is None:
@@ -299,9 +301,9 @@ def _failure(error: Exception) -> TemplateError:
     """Any other exception as a sentence."""
     words = _words(str(error).strip().split("\n")[0]) or type(error).__name__
     if isinstance(error, RecursionError):
-        words = "it calls itself without end"
+        words = "it calls itself endlessly"
     elif type(error).__name__ == "SecurityError":
-        words = f"it tried what no template may ({words})"
+        words = f"it did something forbidden ({words})"
     return TemplateError(f"the chat template failed: {words}; give another template, or what it asks for")
 
 
@@ -311,7 +313,7 @@ def _words(text: str) -> str:
 
 
 def _merge_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """The system text in front of the first user message, None if there is none to take it."""
+    """The messages with the system text in front of the first user message, None if that is impossible."""
     system, rest = messages[0], [dict(message) for message in messages[1:]]
     for message in rest:
         if message.get("role") == "user":

@@ -1,4 +1,4 @@
-"""Text to token ids and back, for every kind of vocabulary that generative GGUF files carry."""
+"""Text to token ids and back, for every kind of vocabulary in generative GGUF files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from llmgen.tokenizer.bpe import BytePairModel
 from llmgen.tokenizer.partition import Partition, Span
 from llmgen.tokenizer.pieces import piece_bytes
 from llmgen.tokenizer.plamo import CheapestPathModel
-from llmgen.tokenizer.pretokens import DEFAULT, PRE_TOKENIZERS, PreTokenizer
+from llmgen.tokenizer.pretokenizers import DEFAULT, PRE_TOKENIZERS, PreTokenizer
 from llmgen.tokenizer.rwkv import LongestMatchModel
-from llmgen.tokenizer.special import find_end_tokens, is_mark, special_spellings, thought_ids
+from llmgen.tokenizer.special import find_end_tokens, is_delimiter, special_spellings, thinking_ids
 from llmgen.tokenizer.spm import ScoredMergeModel
 from llmgen.tokenizer.stream import StreamDecoder
 from llmgen.tokenizer.unicode import replace_surrogates
@@ -28,7 +28,7 @@ NO_VOCABULARY = ("no_vocab", "none")
 
 
 class Model(Protocol):
-    """What turns plain text into ids, once the special tokens are out of it."""
+    """Turns plain text into ids, after special tokens have been cut out."""
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text."""
@@ -36,7 +36,7 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class _Kind:
-    """What holds for a ``tokenizer.ggml.model`` where the file does not say otherwise."""
+    """The defaults of a ``tokenizer.ggml.model``, used if the file does not say otherwise."""
 
     add_bos: bool = False
     add_eos: bool = False
@@ -60,14 +60,14 @@ _NOT_GENERATIVE = {"bert": "an encoder that makes embeddings"}
 
 
 _NO_TEXT = frozenset(map(int, (TokenType.CONTROL, TokenType.UNKNOWN)))
-"""Types of tokens that steer the model; plain numbers, since every generated token is looked up."""
+"""Types of tokens without text, as plain ints, because every generated token is looked up."""
 
 
 class Tokenizer:
     """Turns text into token ids and ids into text.  Make one with :meth:`from_gguf`.
 
-    ``warnings`` has sentences that a user should see: the file asked for something that
-    is unknown here or cannot be.
+    ``warnings`` has sentences for the user about settings of the file that are unknown or
+    impossible.
     """
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
@@ -90,7 +90,7 @@ class Tokenizer:
         self.eog_ids: frozenset[int] = frozenset()
         self.n_vocab = _stated_size(metadata)
         self._guarded: tuple[str, ...] = ()
-        self._marks: tuple[str, ...] = ()
+        self._delimiters: tuple[str, ...] = ()
         if kind in NO_VOCABULARY:
             return
         if kind in _NOT_GENERATIVE:
@@ -107,11 +107,11 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, file: str | os.PathLike[str] | GGUFFile) -> Tokenizer:
-        """The tokenizer of a model file, or of one that holds a vocabulary only.
+        """The tokenizer of a model file, or of a file with only a vocabulary.
 
-        Reads no tensor.  An open file stays open.  Its ``warnings`` are given as Python
-        warnings too.  Raises ModelFileError for a file that is no GGUF, TokenizerError for
-        a vocabulary that does not fit together.
+        Reads no tensor.  An open file stays open.  The tokenizer's ``warnings`` are issued as
+        Python warnings too.  Raises ModelFileError for a file that is not GGUF, TokenizerError
+        for an inconsistent vocabulary.
         """
         if isinstance(file, GGUFFile):
             tokenizer = cls(file.metadata)
@@ -140,15 +140,15 @@ class Tokenizer:
             isinstance(self._model, UnigramModel) and self._model.puts_space_in_front
         )
         self.eog_ids = find_end_tokens(vocab, self.eos_id)
-        self._thought_ids = thought_ids(vocab)
+        self._thinking_ids = thinking_ids(vocab)
         specials = special_spellings(vocab)
         self._partition = Partition(specials)
         self._guarded = tuple(special.text for special in specials if special.guarded)
-        self._marks = tuple(s.text for s in specials if not s.guarded and is_mark(s.text))
+        self._delimiters = tuple(s.text for s in specials if not s.guarded and is_delimiter(s.text))
         self._pieces: dict[int, bytes] = {}
 
     def _find_pre(self) -> PreTokenizer:
-        """The row of the table; a name that is not there warns."""
+        """The row of the table; warns about an unknown name."""
         if self.kind not in ("gpt2", "gemma4"):
             return PreTokenizer(())
         name = "gemma4" if self.kind == "gemma4" else self.pre
@@ -202,15 +202,15 @@ class Tokenizer:
 
     @property
     def guarded_spellings(self) -> tuple[str, ...]:
-        """What must not be taken for a token inside the text of a message, whatever the template."""
+        """Spellings that must not become tokens inside the text of a message, whatever the template."""
         return self._guarded
 
     def guarded_for(self, template: str) -> tuple[str, ...]:
-        """The same with the user-defined tokens that a template, given as its source, spells out.
+        """The same and the user-defined tokens that occur in a template's source.
 
-        Such a token may be what begins a turn, so a message must not be able to.
+        Such a token may begin a turn, which a message must not be able to do.
         """
-        return (*self._guarded, *(text for text in self._marks if text in template))
+        return (*self._guarded, *(text for text in self._delimiters if text in template))
 
     def _need(self) -> Vocabulary:
         if self._vocab is None:
@@ -226,16 +226,15 @@ class Tokenizer:
         """The token ids of a text, the same as llama.cpp's ``llama_tokenize``.
 
         ``add_special``: with the BOS and EOS that the file asks for.  ``parse_special``:
-        the spelling of a control token becomes that token.  A BOS that the text spells
-        out itself comes on top of the one that is added; see :meth:`encode_prompt`.
-        Lone surrogates count as U+FFFD.
+        the spelling of a control token becomes that token.  If the text itself spells out a
+        BOS, there are two; see :meth:`encode_prompt`.  Lone surrogates count as U+FFFD.
         """
         self._need()
         ids = self._encode(text, parse_special, ())
         return self._surround(ids) if add_special else ids
 
     def encode_prompt(self, text: str, parse_special: bool = False) -> list[int]:
-        """The ids to start a generation with: as :meth:`encode`, but never with two BOS or EOS tokens."""
+        """The ids to start a generation with: as :meth:`encode`, but never two BOS or EOS tokens."""
         self._need()
         return self._surround(self._encode(text, parse_special, ()), once=True)
 
@@ -244,12 +243,11 @@ class Tokenizer:
     ) -> list[int]:
         """The ids of a conversation given in parts, each with whether it is data.
 
-        Control tokens are recognised only where they do not touch data, and so are the
-        tokens of the spellings ``guarded`` (see :meth:`guarded_for`) and those that the
-        parts without data spell out.  Apart from that the parts are one text, and a token
-        may reach over their borders.  BOS is added if the file asks for it and the text
-        does not begin with it; EOS never is, since the template says where the
-        conversation stands.
+        Control tokens are recognised only outside data, and so are the spellings ``guarded``
+        (see :meth:`guarded_for`) and the delimiters that occur in the parts without data.
+        Apart from that the parts are one text, and a token may span their boundaries.  BOS
+        is added if the file asks for it and the text does not begin with it; EOS never is,
+        since the conversation continues.
         """
         self._need()
         text, data = _join(parts)
@@ -258,16 +256,16 @@ class Tokenizer:
         return self._surround(ids, once=True, end=False) if add_special else ids
 
     def encode_fragment(self, text: str) -> list[int]:
-        """The ids of a text as it is in the middle of another one.
+        """The ids of a text in the middle of another one.
 
-        Nothing is put around it, not even the space that some vocabularies put in front of
-        a text, and the spelling of a control token is that token.
+        Nothing is added, not even the space that some vocabularies put in front of a text,
+        and the spelling of a control token becomes that token.
         """
         self._need()
         return self._encode(text, True, (), begins=False)
 
     def cut_control(self, text: str) -> list[str | int]:
-        """The text cut at the spellings of control tokens, which become ids; joined again, it spells the same."""
+        """The text cut at the spellings of control tokens, which become ids; nothing else changes."""
         self._need()
         parts = self._partition.cut(replace_surrogates(text), True)
         return [
@@ -286,12 +284,12 @@ class Tokenizer:
         *,
         begins: bool = True,
     ) -> list[int]:
-        """``begins``: whether a text begins here, in front of which there may be a space."""
+        """``begins``: whether this is the beginning of a text, in front of which a space may be added."""
         if not isinstance(text, str):
             raise UsageError(f"the text is a {type(text).__name__}, expected a str; decode bytes first")
         text = replace_surrogates(text)
         out: list[int] = []
-        # The space in front of a text is missing after a special token too.
+        # a space is added after a special token too
         needs_space = self.adds_space_prefix and begins
         for part in self._partition.cut(text, control, data, guarded):
             if isinstance(part, int):
@@ -306,7 +304,7 @@ class Tokenizer:
         return out
 
     def _surround(self, ids: list[int], once: bool = False, end: bool = True) -> list[int]:
-        """The ids with the BOS and EOS that the file asks for; ``once``: not where they are already."""
+        """The ids with the BOS and EOS that the file asks for; ``once``: unless they are there already."""
         if self.add_bos and self.bos_id is not None and not (once and ids[:1] == [self.bos_id]):
             ids = [self.bos_id, *ids]
         if end and self.add_eos and self.eos_id is not None and not (once and ids[-1:] == [self.eos_id]):
@@ -316,21 +314,20 @@ class Tokenizer:
     # Ids to text
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of a sequence of ids: what :meth:`encode` made them of, as far as it tells.
+        """The text of a sequence of ids, the inverse of :meth:`encode` as far as possible.
 
-        The BOS, EOS and space that ``encode`` adds around a text are taken off; other
-        control tokens print as their spelling unless ``skip_special``, which leaves only the
-        marks of thoughts, such as ``<think>``.  Bytes that are no
-        UTF-8 become U+FFFD.
+        The BOS, EOS and space that ``encode`` adds around a text are removed; other control
+        tokens print as their spelling.  ``skip_special`` leaves these out, except for thinking
+        tags such as ``<think>``.  Bytes that are not UTF-8 become U+FFFD.
         """
         decoder = self.stream_decoder(skip_special)
         return "".join([*(decoder.push(_whole(id)) for id in ids), decoder.finish()])
 
     def stream_decoder(self, skip_special: bool = False, continuation: bool = False) -> StreamDecoder:
-        """A decoder that takes ids one at a time; its texts add up to what :meth:`decode` gives.
+        """A decoder that takes ids one at a time; its texts, joined, are what :meth:`decode` gives.
 
-        ``continuation``: the ids go on from a prompt instead of starting a text, so a
-        space in front belongs to the text, and a BOS or EOS is a token as any other.
+        ``continuation``: the ids continue a prompt instead of beginning a text, so a leading
+        space belongs to the text, and BOS and EOS are tokens like any other.
         """
         self._need()
         return StreamDecoder(self, skip_special, continuation)
@@ -348,12 +345,12 @@ class Tokenizer:
         return self._check(id).raw[id].decode("utf-8", "replace")
 
     def is_control(self, id: int) -> bool:
-        """Whether the token is no text: it steers the model (or stands for unknown text)."""
+        """Whether the token has no text: a control token, or the one for unknown text."""
         return int(self._check(id).types[id]) in _NO_TEXT
 
     def is_hidden(self, id: int) -> bool:
-        """Whether the token is left out of generated text: as :meth:`is_control`, but for the marks of thoughts."""
-        return self.is_control(id) and id not in self._thought_ids
+        """Whether the token is left out of generated text: control tokens, except for thinking tags."""
+        return self.is_control(id) and id not in self._thinking_ids
 
     def _check(self, id: int) -> Vocabulary:
         vocab = self._need()
@@ -363,7 +360,7 @@ class Tokenizer:
 
 
 def _whole(id: SupportsIndex) -> int:
-    """A token id as Python's own int, of whatever library it is."""
+    """A token id as a Python int, whatever integer type it is."""
     try:
         return operator.index(id)
     except TypeError:
@@ -383,7 +380,7 @@ def _join(parts: Sequence[tuple[str, bool]]) -> tuple[str, list[Span]]:
 
 
 def bos_and_eos(metadata: Mapping[str, Any]) -> tuple[str, str]:
-    """The spellings of a file's BOS and EOS, empty where there is none; reads no other token."""
+    """The spellings of a file's BOS and EOS, empty if there is none; reads no other token."""
     model, tokens = metadata.get(PREFIX + "model"), metadata.get(PREFIX + "tokens")
     kind = _KINDS.get(model, _Kind()) if isinstance(model, str) else _Kind()
     texts = []

@@ -1,7 +1,7 @@
 """Character classes, fixed to one version of Unicode (see unicode_table.py).
 
 Pre-tokenizers split text by category.  As in llama.cpp, a text is first *folded*: every
-code point beyond ASCII becomes one character that stands for its category.  The regular
+code point beyond ASCII is replaced by a character for its category.  The regular
 expressions then need only short ASCII classes, and do not depend on the Unicode version
 of the Python that runs them.
 """
@@ -17,7 +17,7 @@ WHITE = "\x0b"
 
 FOLDED = {"N": "\xd1", "L": "\xd2", "P": "\xd3", "M": "\xd4", "S": "\xd5", "O": "\xd0"}
 HAN_LETTER, HAN_OTHER = "\xd6", "\xd7"
-"""What Han code points fold to, where a pre-tokenizer asks for them."""
+"""What Han code points fold to, if a pre-tokenizer distinguishes them."""
 
 ASCII = {
     "N": "0-9",
@@ -62,7 +62,7 @@ def category(point: int) -> str:
 
 
 class _Folding(dict[int, str]):
-    """A table for ``str.translate`` that fills itself as characters occur."""
+    """A table for ``str.translate`` that is filled as characters occur."""
 
     def __init__(self, han: bool) -> None:
         super().__init__((point, chr(point)) for point in range(128))
@@ -107,7 +107,7 @@ def replace_surrogates(text: str) -> str:
 
 
 def is_utf8(raw: bytes) -> bool:
-    """Whether the bytes are text."""
+    """Whether the bytes are valid UTF-8."""
     try:
         raw.decode()
     except UnicodeDecodeError:

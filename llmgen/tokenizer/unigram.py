@@ -23,7 +23,7 @@ class UnigramModel:
     """Encodes plain text; special tokens are found before it comes here."""
 
     def __init__(self, vocab: Vocabulary, unknown_id: int | None) -> None:
-        """``unknown_id`` is what a run of characters becomes that no token spells."""
+        """``unknown_id`` replaces a run of characters that no token spells."""
         if unknown_id is None:
             raise TokenizerError(
                 f"the file names no unknown token ({PREFIX}unknown_token_id), which a {vocab.kind} "
@@ -57,18 +57,18 @@ class UnigramModel:
 
     @cached_property
     def _keeps(self) -> Prefixes:
-        """What begins as a user-defined token does, and is not to be replaced."""
+        """Beginnings of user-defined tokens, which are not replaced."""
         tokens = [self._vocab.raw[id] for id in np.flatnonzero(self._types == TokenType.USER_DEFINED.value)]
         return Prefixes(token.decode("utf-8", "replace") for token in tokens)
 
     @cached_property
     def _words(self) -> tuple[WordTable[bytes], list[int], list[float]]:
-        """The tokens that text can become, and the id and the score of each."""
+        """The tokens that a text can contain, and the id and score of each."""
         kinds = [kind.value for kind in (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)]
         usable = np.flatnonzero(np.isin(self._types, kinds)).tolist()
         ids = {self._vocab.raw[id]: id for id in usable if self._vocab.raw[id]}
         known = self._vocab.scores
-        # Scores are logarithms of probabilities: 0 makes a token as likely as can be.
+        # scores are logarithms of probabilities: 0 is the most likely
         scores = np.zeros(len(self._vocab)) if known is None else known.astype(float)
         scores[self._types == TokenType.USER_DEFINED.value] = 0.0
         table = WordTable(ids)
@@ -83,7 +83,7 @@ class UnigramModel:
         return float(self._vocab.scores[normal].min() - np.float32(_UNKNOWN_PENALTY))
 
     def _forward(self, data: bytes) -> tuple[list[int], list[int]]:
-        """For every end in ``data``, the last token of the best way there and where it starts."""
+        """For every position in ``data``, the last token of the best path to it, and where the token starts."""
         n = len(data)
         best = [float("-inf")] * (n + 1)
         best[0] = 0.0
@@ -111,7 +111,7 @@ class UnigramModel:
         return tokens, starts
 
     def _backtrack(self, tokens: list[int], starts: list[int]) -> list[int]:
-        """The tokens of the best way to the end; a run of unknown ones counts once."""
+        """The tokens of the best path to the end; a run of unknown ones counts once."""
         out: list[int] = []
         end = len(tokens) - 1
         while end:

@@ -2,7 +2,7 @@
 
 Keys and token types: docs/gguf.md in the ggml repository.  What the special tokens do
 by default, and which spellings end a generation, follows llama.cpp (src/llama-vocab.cpp),
-since the files are made for it.
+for which the files are made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llmgen.gguf import StringArray
 
 PREFIX = "tokenizer.ggml."
 BYTE_SPELLINGS = [b"<0x%02X>" % byte for byte in range(256)]
-"""What tokens that stand for one byte are called."""
+"""The spellings of the tokens for single bytes."""
 _MAX_TOKEN_BYTES = 1 << 16
 # Twice what the largest known vocabularies have: Gemma 4's 262,144 tokens and 514,906 merges.
 _MAX_ITEMS = {"tokens": 1 << 19, "merges": 1 << 20}
@@ -43,8 +43,8 @@ class TokenType(IntEnum):
 class Vocabulary:
     """Tokens by id.
 
-    ``raw`` has the spellings as they stand in the file, ``ids`` the way back (of a
-    spelling that occurs twice, the last id).  An empty spelling has no way back.
+    ``raw`` has the spellings as in the file; ``ids`` maps them to ids (a spelling that occurs
+    twice to the last one, an empty one to none).
     ``types`` is uint8 [n_vocab] of TokenType, ``scores`` float32 [n_vocab] or None.
     """
 
@@ -73,7 +73,7 @@ class Vocabulary:
         return self.ids.get(spelling.encode())
 
     def byte_ids(self) -> list[int | None]:
-        """The token of each of the 256 bytes; warns where some are there and others not."""
+        """The token of each of the 256 bytes; warns if only some have one."""
         ids = [self.ids.get(spelling) for spelling in BYTE_SPELLINGS]
         if None in ids and (n_known := 256 - ids.count(None)):
             missing = BYTE_SPELLINGS[ids.index(None)].decode()
@@ -112,7 +112,7 @@ class Vocabulary:
 
 
 def read_vocabulary(metadata: Mapping[str, Any], kind: str) -> Vocabulary:
-    """Read the tokens of a file; raises TokenizerError where they do not fit together."""
+    """Read the tokens of a file; raises TokenizerError if they are inconsistent."""
     raw = _strings(metadata, "tokens")
     if raw is None:
         raise TokenizerError(
@@ -153,7 +153,7 @@ def _strings(metadata: Mapping[str, Any], name: str) -> list[bytes] | None:
 
 
 def _check_size(name: str, strings: StringArray) -> None:
-    """Refuse a list that would take gigabytes of memory in the form that texts are looked up in."""
+    """Refuse a list whose lookup tables would take gigabytes of memory."""
     for found, limit, what in (
         (len(strings), _MAX_ITEMS[name], "entries"),
         (strings.nbytes, _MAX_TEXT_BYTES, "bytes"),

@@ -1,4 +1,4 @@
-"""What is put into a template's syntax tree, so that the sandbox sees each step."""
+"""Calls inserted into a template's syntax tree, so that the sandbox sees each step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jinja2.visitor import NodeTransformer
 
 
 class Generation(Extension):
-    """``{% generation %}``: marks the assistant's words for training; here it only shows them."""
+    """``{% generation %}`` marks the assistant's words for training; here it just renders them."""
 
     tags = {"generation"}
 
@@ -20,7 +20,7 @@ class Generation(Extension):
 
 
 class Watch(NodeTransformer):
-    """Puts calls into a template's tree that report what it does."""
+    """Inserts calls into a template's tree that report what it does."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env

@@ -1,4 +1,4 @@
-"""Which words of a vocabulary a text goes on with, found in time that long words cannot spoil."""
+"""Finding the words of a vocabulary at a position of a text, fast even if there are long words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Text = TypeVar("Text", str, bytes)
 class WordTable(Generic[Text]):
     """The words in order, and for each the longest of the others that it begins with.
 
-    All words with which a text goes on are then a chain: the longest, the longest that this
+    All words at a position of a text then form a chain: the longest, the longest that this
     one begins with, and so on.  Of two strings p <= s, where s is not after a text that
     begins with p, s begins with p too; so the last word that is not after the text, in the
     order of strings, begins with every word that the text begins with.
@@ -34,7 +34,7 @@ class WordTable(Generic[Text]):
                 "kind; convert the model again, or get it from elsewhere"
             )
         self.shorter = array("i", bytes(4 * len(self.words)))
-        """For each word the longest other one that it begins with, -1 where there is none."""
+        """For each word the longest other one that it begins with, -1 if there is none."""
         chain: list[int] = []
         for i, word in enumerate(self.words):
             while chain and not word.startswith(self.words[chain[-1]]):
@@ -43,7 +43,7 @@ class WordTable(Generic[Text]):
             chain.append(i)
 
     def longest(self, text: Text, position: int) -> int:
-        """The index of the longest word that stands at ``position``, -1 where none does."""
+        """The index of the longest word at ``position``, -1 if there is none."""
         at = bisect_right(self.words, text[position : position + self._longest]) - 1
         while at >= 0 and not text.startswith(self.words[at], position):
             at = self.shorter[at]

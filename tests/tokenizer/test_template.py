@@ -280,8 +280,8 @@ def test_tricks_are_refused(source: str) -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("{% if %}", "wrong in line 1"),
-        ("a\n{{ b", "wrong in line 2"),
+        ("{% if %}", "error in line 1"),
+        ("a\n{{ b", "error in line 2"),
         ("{{ 1 | nothing }}", "No filter named 'nothing'"),
         ("{{ a.b.c }}", "'a' is undefined"),
         ("{{ 1 / 0 }}", "division by zero"),

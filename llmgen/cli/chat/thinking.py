@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmgen.tokenizer.special import THOUGHT_MARKS
+from llmgen.tokenizer.special import THINKING_TAGS
 
 if TYPE_CHECKING:
     from llmgen.tokenizer import ChatTemplate, Tokenizer
 
-_CLOSING = tuple(closing for _, closing in THOUGHT_MARKS)
+_CLOSING = tuple(closing for _, closing in THINKING_TAGS)
 
 
 class ThinkSplitter:
@@ -60,11 +60,11 @@ class ThinkSplitter:
 
     def _outside(self) -> list[tuple[bool, str]]:
         start = self._held.lstrip()
-        for opening, closing in THOUGHT_MARKS:
+        for opening, closing in THINKING_TAGS:
             if start.startswith(opening):
                 self._inside, self._closing, self._held = True, (closing,), start.removeprefix(opening)
                 return self._inside_out()
-        if any(opening.startswith(start) for opening, _ in THOUGHT_MARKS):
+        if any(opening.startswith(start) for opening, _ in THINKING_TAGS):
             return []
         if self._waits:
             end = _unopened(self._held, whole=False)
@@ -112,7 +112,7 @@ def _unopened(text: str, whole: bool) -> tuple[int, str] | None:
         at = text.find(mark)
         while at >= 0:
             before, after = text[:at], text[at + len(mark) :]
-            if any(opening in before for opening, _ in THOUGHT_MARKS):
+            if any(opening in before for opening, _ in THINKING_TAGS):
                 break
             if (
                 before[-1:] not in (" ", "`", '"', "'", "(")
@@ -126,7 +126,7 @@ def _unopened(text: str, whole: bool) -> tuple[int, str] | None:
 
 def opened_by(prompt: str) -> bool:
     """Whether a prompt ends inside thoughts, which some templates open."""
-    return prompt.rstrip().endswith(tuple(opening for opening, _ in THOUGHT_MARKS))
+    return prompt.rstrip().endswith(tuple(opening for opening, _ in THINKING_TAGS))
 
 
 def may_be_unopened(prompt: str, template: ChatTemplate, tokenizer: Tokenizer) -> bool:

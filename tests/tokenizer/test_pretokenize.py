@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmgen.tokenizer.pretokens import DEFAULT, PRE_TOKENIZERS
-from llmgen.tokenizer.split import split
+from llmgen.tokenizer.pretokenize import pretokenize
+from llmgen.tokenizer.pretokenizers import DEFAULT, PRE_TOKENIZERS
 from llmgen.tokenizer.unicode import category, fold, replace_surrogates
 
 ROWS = {id(row): name for name, row in PRE_TOKENIZERS.items()}
@@ -42,14 +42,14 @@ MIXED = st.text(
     ],
 )
 def test_pieces(pre: str, text: str, pieces: list[str]) -> None:
-    assert split(text, PRE_TOKENIZERS[pre]) == pieces
+    assert pretokenize(text, PRE_TOKENIZERS[pre]) == pieces
 
 
 @pytest.mark.parametrize("name", ROWS.values())
 @given(text=MIXED)
 @settings(max_examples=12, deadline=None)
 def test_pieces_are_the_text(name: str, text: str) -> None:
-    pieces = split(text, PRE_TOKENIZERS[name])
+    pieces = pretokenize(text, PRE_TOKENIZERS[name])
     assert "".join(pieces) == text
     assert all(pieces)
 
@@ -59,7 +59,7 @@ def test_linear(name: str) -> None:
     size = 50_000
     for text in ("a" * size, "A" * size, " " * size + "x", "\n" * size, "7" * size, "\u4e2d" * size):
         start = time.process_time()
-        split(text, PRE_TOKENIZERS[name])
+        pretokenize(text, PRE_TOKENIZERS[name])
         assert time.process_time() - start < 2, text[:1]
 
 

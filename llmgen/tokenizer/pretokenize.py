@@ -1,4 +1,4 @@
-"""Cutting a text into the pieces that a pre-tokenizer's rules ask for."""
+"""Cutting a text into pieces by a pre-tokenizer's rules."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-from llmgen.tokenizer.pretokens import Digits, PreTokenizer
+from llmgen.tokenizer.pretokenizers import Digits, PreTokenizer
 from llmgen.tokenizer.unicode import ASCII, FOLDED, HAN_LETTER, HAN_OTHER, fold, fold_white
 
 _CLASS = re.compile(r"\\p\{(\w+)\}")
 
 
-def split(text: str, pre: PreTokenizer) -> list[str]:
+def pretokenize(text: str, pre: PreTokenizer) -> list[str]:
     """The pieces of ``text``, in order; joined, they are the text again.  Linear in its length."""
     ends = [len(text)] if text else []
     views = _Views(text)
@@ -37,7 +37,7 @@ class _Views:
         self._made: dict[str, str] = {}
 
     def of(self, rule: str) -> str:
-        """The text as this rule wants to see it."""
+        """The folding of the text that this rule needs."""
         kind = "han" if r"\p{Han}" in rule else "category" if r"\p{" in rule else "white"
         if kind not in self._made:
             text = self._text

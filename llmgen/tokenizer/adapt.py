@@ -1,12 +1,12 @@
-"""Messages in the form that a template takes.
+"""Adapting messages to what a chat template can read.
 
-Programs keep tool calls as OpenAI's interface gives them: the arguments are a string of
+Programs keep tool calls as OpenAI's interface returns them: the arguments are a string of
 JSON, and the content beside a call is null.  Most templates want the arguments as an
-object, a few as a string, and many fail over a content that is none, or write "None".
-Content may also be a list of parts, which older templates print as Python would.
+object, a few as a string, and many fail over a null content or write "None".  Content may
+also be a list of parts, which older templates print as Python would.
 
-A template does not say what it takes, so it is asked: the conversation is rendered with a
-known word in each form, and the form is right in which the word comes out as it should.
+A template does not say what it expects, so it is tried: the conversation is rendered with a
+known word in each form, and the form in which the word appears correctly is used.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _TEXT = json.dumps(_OBJECT)
 _PART = "qzjxpart"
 
 
-def fit_forms(run: Run, messages: Messages) -> Messages:
-    """The conversation with arguments and contents as the template takes them.
+def adapt_messages(run: Run, messages: Messages) -> Messages:
+    """The conversation with arguments and contents in the form that the template can read.
 
-    What the template takes as it is, or takes in no form, stays as it was given.
+    What the template reads as it is, or in no form, stays unchanged.
     """
     if not all(isinstance(message, dict) for message in messages):
-        return messages  # the template will fail, and say over what
+        return messages  # the template will fail and say why
     messages = _with_fitting_parts(run, messages)
     messages = _with_fitting_arguments(run, messages)
     return _with_fitting_nulls(run, messages)
@@ -66,7 +66,7 @@ def _with_fitting_nulls(run: Run, messages: Messages) -> Messages:
 
 
 def _with_fitting_parts(run: Run, messages: Messages) -> Messages:
-    """Lists of text parts as one text where the template does not read lists; parts are lines."""
+    """Join lists of text parts to one text, a part a line, if the template does not read lists."""
     if not any(map(_has_parts, messages)):
         return messages
 
@@ -88,7 +88,7 @@ def _with_fitting_parts(run: Run, messages: Messages) -> Messages:
 
 
 def _rendered(run: Run, messages: Messages) -> str | None:
-    """The prompt, None where the template fails or refuses."""
+    """The prompt, None if the template fails or refuses."""
     try:
         return run(messages)
     except OverBudget:
@@ -123,7 +123,7 @@ def _with_arguments(messages: Messages, change: Callable[[Any], Any]) -> Message
 
 
 def _parsed(arguments: Any) -> Any:
-    """Arguments as an object; what is no JSON object stays as it is, for the template to judge."""
+    """Arguments as an object; what is no JSON object stays as it is."""
     if not isinstance(arguments, str):
         return arguments
     try:
@@ -146,7 +146,7 @@ def _without_nulls(messages: Messages) -> Messages:
 
 
 def _has_parts(message: dict[str, Any]) -> bool:
-    """Whether the content is a list of text parts and of nothing else."""
+    """Whether the content is a list of text parts only."""
     content = message.get("content")
     return (
         isinstance(content, list)

@@ -1,10 +1,10 @@
 r"""Every pre-tokenizer that ``tokenizer.ggml.pre`` can name: one table.
 
-Names, patterns and flags are facts of the files and of llama.cpp, which they are made
-for (src/llama-vocab.cpp, src/unicode.cpp).  Where llama.cpp splits otherwise than the
-model's own pattern, the table has what llama.cpp does; its tokens are what these files
-are tested with.  A pre-tokenizer is a list of rules; each cuts the pieces that the one
-before it left.  A rule is
+Names, patterns and flags follow the files and llama.cpp, for which the files are made
+(src/llama-vocab.cpp, src/unicode.cpp).  Where llama.cpp splits differently from the model's
+own pattern, the table follows llama.cpp, since the files are tested with it.  A
+pre-tokenizer is a list of rules; each cuts the pieces that the one before it left.  A rule
+is
 
 - a regular expression, each of whose matches becomes a piece, as does the text between
   two matches.  ``\p{L}``, ``\p{M}``, ``\p{N}``, ``\p{P}`` and ``\p{S}`` are the Unicode
@@ -24,9 +24,8 @@ from dataclasses import dataclass
 class Digits:
     """Cut runs of digits into groups of three, counted from the end of the run.
 
-    ``pattern`` says what a digit is.  ``joined``: the run is not cut off from the text
-    before it, so a first group has that text in front; otherwise it is not cut off from
-    the text after it.
+    ``pattern`` matches a digit.  ``joined``: the first group stays joined to the text before
+    the run; otherwise the last group stays joined to the text after it.
     """
 
     pattern: str
@@ -43,8 +42,8 @@ class PreTokenizer:
     ``ignore_merges``: a piece that is a token as it stands is never merged.
     ``byte_level``: tokens spell bytes in GPT-2's alphabet; otherwise they are UTF-8 with
     U+2581 for a space, and ``<0x41>`` spells a byte.
-    ``add_bos``: what holds where the file does not say; ``always_bos``: also where it says
-    otherwise, since known files do so by mistake.
+    ``add_bos``: whether BOS is added if the file does not say; ``always_bos``: add it even if
+    the file says otherwise, since known files do so by mistake.
     """
 
     rules: tuple[Rule, ...]
@@ -53,7 +52,7 @@ class PreTokenizer:
     always_bos: bool = False
     byte_level: bool = True
     newline_runs: bool = False
-    """A run of newlines that is a token as it stands is never merged."""
+    """A run of newlines that is a token is never merged."""
 
 
 _CONTRACTION = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
@@ -121,7 +120,7 @@ _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 _LONG_SPACES = "|".join(rf"\s{{{n}}}(?!\S)" for n in ("512", "256", "128", "64", "32", "16", "8", "4", "1,2"))
 
 DEFAULT = PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"))
-"""What stands in for a pre-tokenizer that is not named, or not known."""
+"""Used if the file names no pre-tokenizer, or an unknown one."""
 
 _ROWS: list[tuple[str, PreTokenizer]] = [
     ("default", DEFAULT),

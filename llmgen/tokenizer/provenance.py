@@ -1,25 +1,25 @@
-"""Which parts of a rendered chat come out of the messages.
+"""Which parts of a rendered chat come from the messages.
 
-Text in a message must never become a control token, so whoever encodes a prompt has to
-know what the template wrote and what it copied.  A template is a program: it trims,
-cuts, reorders, changes case, encodes as JSON, and asks what a text contains.  Marks put
-around a text would get in its way, and a subclass of str is lost in the first operation.
+Text in a message must never become a control token, so encoding a prompt requires knowing
+what the template wrote and what it copied.  A template is a program: it trims, cuts,
+reorders, changes case, encodes as JSON, and tests what a text contains.  Markers around a
+text would interfere with that, and a subclass of str is lost in the first operation.
 
-So the conversation is rendered twice.  The first time as it is: that gives the prompt.
-The second time its characters are replaced, one for one, by *stand-ins*: code points of
-the private use areas that occur nowhere in the conversation or the template, and that no
-text operation treats in a special way.  With the stand-ins turned back, the second
-rendering must be the first; then every character has a known origin.  Where it is not,
-because the template looked at the characters that were replaced, fewer of them are:
+So the conversation is rendered twice.  The first rendering is the prompt.  For the second,
+the characters of the messages are replaced, one for one, by *stand-ins*: code points of the
+private use areas that occur nowhere in the conversation or the template, and that no text
+operation treats specially.  With the stand-ins replaced back, the second rendering must
+equal the first; then the origin of every character is known.  If it does not, because the
+template looked at characters that were replaced, fewer are replaced:
 
-1. every character of the texts but white space: the parts are whole texts;
-2. only characters that spellings of control tokens are made of (``<``, ``|`` ...): enough
-   to tell every such spelling that a message has a share in, whatever the template did;
+1. every character of the texts except white space: the parts are whole texts;
+2. only characters that spellings of control tokens consist of (``<``, ``|`` ...): enough to
+   find every such spelling that a message contributes to, whatever the template did;
 3. the spellings themselves, if rendering 2 shows that the template wrote all others.
 
-If a template changes its mind over the characters of 2 and has the messages form a
-spelling that they did not hold, its rendering of 2 is the prompt: the template then saw
-stand-ins instead of, say, ``<``.  That prompt is safe, and as it would be for a message
+If a template behaves differently over the characters of 2 and makes the messages form a
+spelling that they did not contain, its rendering of 2 becomes the prompt: the template then
+saw stand-ins instead of, say, ``<``.  That prompt is safe, and the same as for a message
 that says the same in other words.
 """
 
@@ -40,10 +40,10 @@ Part = tuple[str, bool]
 """A stretch of a prompt, and whether it is data."""
 
 _MARKUP = "<>[]{}|\uff5c\u2581"
-"""What spellings of control tokens are made of, where no vocabulary says it."""
+"""What spellings of control tokens consist of, if no vocabulary is given."""
 
 _TRUSTED_KEYS = frozenset(["role", "type"])
-"""Values that templates compare, and that a caller chooses from a list."""
+"""Keys whose values templates compare and callers choose from a list."""
 
 # Private use areas.  The first is in the basic plane, where JSON escapes are shortest.
 _SPARE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
@@ -54,11 +54,13 @@ Run = Callable[[Any, dict[str, Any]], str]
 """Renders a conversation and the tools beside it."""
 
 Replace = Callable[[str, str], str]
-"""A text, and the key it stands under, to the text with stand-ins."""
+"""From a text and its key to the text with stand-ins."""
 
 
-def mark_data(run: Run, messages: Any, tools: dict[str, Any], known: str, guarded: list[str]) -> list[Part]:
-    """Render, and cut the prompt into parts; ``known`` is all text that must not be a stand-in."""
+def split_by_origin(
+    run: Run, messages: Any, tools: dict[str, Any], known: str, guarded: list[str]
+) -> list[Part]:
+    """Render, and cut the prompt into parts; ``known`` is text whose characters must not be stand-ins."""
     prompt = run(messages, tools)
     chars = set().union(*_texts([messages, tools]))
     cut = _cut_characters(guarded)
@@ -87,8 +89,8 @@ def mark_data(run: Run, messages: Any, tools: dict[str, Any], known: str, guarde
     safe = render(lambda text, _: text.translate(some))
     if safe is None:
         raise TemplateError(
-            "the chat template fails as soon as a message holds unusual characters, so it cannot be told "
-            "what it wrote from what it copied; give another template"
+            "the chat template fails when a message has unusual characters, so what it wrote cannot be told "
+            "from what it copied; give another template"
         )
     if stand_ins.back(safe) == prompt:
         return _parts(prompt, stand_ins.spans(safe))
@@ -202,7 +204,7 @@ def _pattern(spellings: list[str]) -> re.Pattern[str]:
 
 
 def _parts(text: str, data: list[Span]) -> list[Part]:
-    """The text cut where data begins and ends."""
+    """The text, cut where data begins and ends."""
     parts: list[Part] = []
     start = 0
     for first, last in data:
