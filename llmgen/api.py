@@ -12,13 +12,13 @@ from llmgen.api_chat import ChatCalls
 from llmgen.engine.aio import stream_async
 from llmgen.engine.batch import MAX_SLOTS, Batch, generate_all
 from llmgen.engine.beams import Beam, BeamOptions, BeamSearch
-from llmgen.engine.cached import OnPrompt
 from llmgen.engine.events import GenerationEvent, GenerationResult
 from llmgen.engine.prompt import Prompt, check_prompt
 from llmgen.engine.requests import Answer, Request
+from llmgen.engine.sequence_state import OnPrompt
 from llmgen.engine.stopping import Cancel
 from llmgen.engine.stream import Callback, GenerationStream
-from llmgen.errors import UsageError
+from llmgen.errors import UsageError, shown
 from llmgen.sampling.params import SamplingParams, checked_params
 from llmgen.sampling.rng import random_seed
 
@@ -84,21 +84,38 @@ class LLM(ChatCalls):
         cancel: Cancel | None = None,
         callback: Callback | None = None,
     ) -> Any:
-        """Complete a text, a list of token ids, or each of a list of prompts.
+        """Complete a text or a list of token ids.
 
-        A list of prompts gives a list of results in the same order, computed up
-        to eight at a time; ``params`` may then be a list of the same length.
+        A list of prompts works, too, and is the same as :meth:`generate_many`.
         See :meth:`Session.stream` for ``cancel`` and ``callback``.
         """
         if not _is_many(prompt):
             return self.stream(
                 prompt, params, parse_special=parse_special, cancel=cancel, callback=callback
             ).run()
-        prompts = [self.prompt_ids(item, parse_special=parse_special) for item in prompt]
         if callback is not None:
             raise UsageError("callback goes with one prompt, not several: use on_event of Batch for those")
-        many = params if isinstance(params, Sequence) else [params] * len(prompts)
-        return self._generate_all(prompts, [checked_params(p, self.params) for p in many], cancel)
+        return self.generate_many(prompt, params, parse_special=parse_special, cancel=cancel)
+
+    def generate_many(
+        self,
+        prompts: Prompts | Iterable[Prompt],
+        params: SamplingParams | Sequence[SamplingParams | None] | None = None,
+        *,
+        parse_special: bool = False,
+        cancel: Cancel | None = None,
+    ) -> list[GenerationResult]:
+        """The results of several prompts in the order given, computed up to eight at a time.
+
+        ``params`` are one for all, or a list with one for each prompt.
+        """
+        if isinstance(prompts, (str, bytes, bytearray)) or not isinstance(prompts, Iterable):
+            raise UsageError(
+                f"generate_many takes several prompts, not {shown(prompts)}: put it into a list, or use generate"
+            )
+        ids = [self.prompt_ids(prompt, parse_special=parse_special) for prompt in prompts]
+        each = params if isinstance(params, Sequence) else [params] * len(ids)
+        return self._generate_all(ids, [checked_params(p, self.params) for p in each], cancel)
 
     def samples(
         self,
@@ -139,7 +156,7 @@ class LLM(ChatCalls):
 
     def batch(
         self,
-        requests: Iterable[Request],
+        requests: Iterable[Request | None],
         *,
         slots: int = MAX_SLOTS,
         cancel: Cancel | None = None,

@@ -11,8 +11,8 @@ from typing import Any, Literal, Self
 
 from llmgen import hub
 from llmgen.backends.cpu.model import Model
-from llmgen.engine.cached import OnPrompt, Reuse
 from llmgen.engine.prompt import Prompt, prompt_ids
+from llmgen.engine.sequence_state import OnPrompt, Reuse
 from llmgen.engine.session import Session
 from llmgen.engine.sessions import Sessions
 from llmgen.engine.stopping import Cancel

@@ -13,17 +13,18 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmgen.engine.batch import MAX_SLOTS
-from llmgen.engine.cached import CachedTokens, OnPrompt, common_prefix
+from llmgen.engine.endings import EndingRules
 from llmgen.engine.events import Ending, GenerationResult, Timings
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
 from llmgen.engine.prompt import check_prompt
-from llmgen.engine.stopping import AnswerText, Cancel, Interruptible, Stops, keep_result
+from llmgen.engine.scheduler import CANCELLED, MAX_SLOTS
+from llmgen.engine.sequence_state import OnPrompt, SequenceState, common_prefix
+from llmgen.engine.stopping import Cancel, Limits, Watchdog, attach_result
 from llmgen.errors import Interrupted, LLMGenError, UsageError
 from llmgen.model.runs import Part
 from llmgen.sampling.candidates import best, check_finite, log_total
@@ -76,7 +77,7 @@ class Beam:
 class _Hypothesis:
     """A live one: its tokens, the cache that holds all of them but the last, its sampler's memory."""
 
-    cache: CachedTokens
+    cache: SequenceState
     sampler: Sampler
     tokens: tuple[int, ...] = ()
     logprob: float = 0.0
@@ -135,39 +136,34 @@ class BeamSearch:
             raise UsageError(
                 "context_full=shift (--context-full) does not go with beams: leave one of them out"
             )
-        if params.stop and tokenizer is None:
-            raise UsageError("stop (--stop) needs text, but this model has no tokenizer: use stop_token_ids")
         self._model = model
         self._tokenizer = tokenizer
         self._prompt = check_prompt(prompt_ids, model)
         self._params = params.with_(temp=0.0)
-        self._stops = Stops(params.stop, tokenizer)
+        self._rules = EndingRules(params, tokenizer)
         self._options = options
         self._on_prompt = on_prompt
-        self._calls = Interruptible(model, cancel, params.timeout)
-        eog = () if tokenizer is None else tokenizer.eog_ids
-        self._ends = {token: Ending("stop", "eog", token) for token in eog}
-        self._ends |= {token: Ending("stop", "stop_token", token) for token in params.stop_token_ids}
+        self._limits = Limits(params.timeout)
+        self._watchdog = Watchdog(model, cancel)
         self._tail = max((len(text.encode()) for text in params.stop), default=0) + 8
         self._live: list[_Hypothesis] = []
         self._ended: list[_Ended] = []
         self._clock = _Clock()
         self.found: list[Beam] = []
         """The answers, the best first, once the search has ended in whatever way."""
-        self._first = self._new_hypothesis(eog)
+        self._first = self._new_hypothesis()
 
-    def _new_hypothesis(self, eog: Any) -> _Hypothesis:
+    def _new_hypothesis(self) -> _Hypothesis:
         n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
         sampler = Sampler(
             self._params,
             n_vocab,
             prompt_ids=self._prompt,
-            eog_ids=eog,
+            eog_ids=() if self._tokenizer is None else self._tokenizer.eog_ids,
             tokenizer=self._tokenizer,
-            seed=0,
             n_ctx=n_ctx,
         )
-        return _Hypothesis(CachedTokens(self._model, self._model.new_sequence()), sampler)
+        return _Hypothesis(SequenceState(self._model, self._model.new_sequence()), sampler)
 
     def run(self) -> list[Beam]:
         """Search.  A timeout or the cancel token ends it with what there is, marked so.
@@ -176,7 +172,7 @@ class BeamSearch:
         does the ``result`` of KeyboardInterrupt.
         """
         self._live = [self._first]
-        self._calls.start()
+        self._watchdog.start(self._limits)
         failure: BaseException | None = None
         ending: Ending | None
         try:
@@ -185,11 +181,11 @@ class BeamSearch:
         except KeyboardInterrupt as error:
             ending, failure = Ending("interrupted", "keyboard"), error
         except Interrupted:
-            ending = self._calls.due() or Ending("interrupted", "cancel")
+            ending = self._watchdog.due(self._limits) or CANCELLED
         except (LLMGenError, MemoryError, OSError) as error:
             ending, failure = Ending("interrupted", "error"), error
         finally:
-            self._calls.finish()
+            self._watchdog.close()
             for hypothesis in self._live:
                 hypothesis.cache.seq.close()
         if ending is not None:
@@ -202,7 +198,7 @@ class BeamSearch:
         ranked = sorted(self._ended, key=lambda ended: -ended.score)
         self.found = [self._beam(ended) for ended in ranked[: self._options.n_beams]]
         if isinstance(failure, KeyboardInterrupt):
-            keep_result(failure, self.found)
+            attach_result(failure, self.found)
         if failure is not None:
             raise failure
         return self.found
@@ -210,31 +206,43 @@ class BeamSearch:
     def _search(self) -> Ending | None:
         """Until the best are known (None), or something ends all that are alive."""
         rows = [self._prefill()]
-        if self._params.max_tokens == 0:
-            return Ending("length", "max_tokens")
+        if (ending := self._rules.by_length(0)) is not None:
+            return ending
         while True:
             self._keep(self._best_steps(rows))
             if self._done():
                 return None
-            if len(self._live[0].tokens) >= self._params.token_limit:
-                return Ending("length", "max_tokens")
-            if self._live[0].cache.seq.length >= self._model.n_ctx:
-                return Ending("length", "context_full")
-            if (due := self._calls.due()) is not None:
-                return due
+            first = self._live[0]  # all have as many tokens
+            ending = (
+                self._rules.by_length(len(first.tokens))
+                or self._rules.by_context(int(first.cache.seq.length), self._model.n_ctx)
+                or self._watchdog.due(self._limits)
+            )
+            if ending is not None:
+                return ending
             rows = self._decode()
 
     def _prefill(self) -> NDArray[np.float32]:
         started = time.perf_counter()
-        cache = self._first.cache
+        cache, row = self._first.cache, None
         cache.begin(self._prompt, "none")
         try:
-            row = cast("NDArray[np.float32]", cache.prefill(self._calls, on_prompt=self._on_prompt))
+            self._report(cache)
+            while cache.n_missing:
+                if cache.cached and self._watchdog.due(self._limits):
+                    raise Interrupted("the prompt's computation was stopped: run it again")
+                row = self._watchdog.call([self._limits], cache.prefill, len(self._prompt), True)
+                self._report(cache)
         finally:
             self._clock.prefill_tokens = cache.cached
             self._clock.prefill_s = time.perf_counter() - started
+        assert row is not None
         check_finite(row)
         return row
+
+    def _report(self, cache: SequenceState) -> None:
+        if self._on_prompt:
+            self._on_prompt(cache.cached, len(self._prompt))
 
     def _decode(self) -> list[NDArray[np.float32]]:
         """The logits after every live hypothesis: float32 [n_vocab] each."""
@@ -245,7 +253,7 @@ class BeamSearch:
             for hypothesis in part:
                 hypothesis.cache.tokens.append(hypothesis.tokens[-1])
             parts = [Part(h.cache.seq, [h.tokens[-1]]) for h in part]
-            rows.extend(self._calls.call(self._model.forward, parts, "generated"))
+            rows.extend(self._watchdog.call([self._limits], self._model.forward, parts, "generated"))
         self._clock.decode_s += time.perf_counter() - started
         self._clock.steps += 1
         return rows
@@ -281,13 +289,14 @@ class BeamSearch:
         """Make the best steps the live hypotheses; put aside those that end one."""
         chosen: list[_Step] = []
         for rank, step in enumerate(steps):
-            ending = self._ends.get(step.token) or self._stopped(step)
+            ending = self._rules.by_token(step.token) or self._stopped(step)
             if ending is None:
                 chosen.append(step)
             elif rank < self._options.n_beams:
                 scores = (*step.parent.scores, step.score) if step.score else ()
-                tokens = step.parent.tokens if step.token in self._ends else (*step.parent.tokens, step.token)
-                self._put_aside(tokens, step.logprob, scores, ending, int(step.token in self._ends))
+                is_end = self._rules.by_token(step.token) is not None
+                tokens = step.parent.tokens if is_end else (*step.parent.tokens, step.token)
+                self._put_aside(tokens, step.logprob, scores, ending, int(is_end))
             if len(chosen) == self._options.n_beams:
                 break
         self._live = self._extended(chosen)
@@ -299,7 +308,7 @@ class BeamSearch:
         """
         live = {id(step.parent) for step in chosen}
         dead = [parent.cache for parent in self._live if id(parent) not in live]
-        caches: list[CachedTokens] = []
+        caches: list[SequenceState] = []
         used: set[int] = set()
         # copies first: a parent's cache must not be handed on before it was copied
         for step in chosen:
@@ -317,7 +326,7 @@ class BeamSearch:
             children.append(_Hypothesis(cache, sampler, (*parent.tokens, step.token), step.logprob, scores))
         return children
 
-    def _copy(self, cache: CachedTokens, dead: list[CachedTokens]) -> CachedTokens:
+    def _copy(self, cache: SequenceState, dead: list[SequenceState]) -> SequenceState:
         """A copy, in a cache that nobody needs any more where there is one: the one that begins most alike."""
         if not dead:
             return cache.fork()
@@ -330,10 +339,10 @@ class BeamSearch:
         """Whether a stop string is complete with this token."""
         if not self._params.stop:
             return None
-        text = AnswerText(self._tokenizer, self._stops)
+        text = self._rules.new_text()
         for token in (*step.parent.tokens[-self._tail :], step.token):
             text.push(token)
-        return Ending("stop", "stop_string", text.matched) if text.stopped else None
+        return self._rules.by_text(text)
 
     def _put_aside(
         self,
@@ -363,7 +372,7 @@ class BeamSearch:
         return worst >= max(self._score(h.logprob, len(h.tokens)) for h in self._live)
 
     def _beam(self, ended: _Ended) -> Beam:
-        answer = AnswerText(self._tokenizer, self._stops)
+        answer = self._rules.new_text()
         for token in ended.tokens:
             answer.push(token)
         answer.finish()

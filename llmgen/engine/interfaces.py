@@ -1,16 +1,16 @@
-"""What the generation loop needs from a model, its cache and its tokenizer.
+"""What the engine needs from a model, its sequences and its tokenizer.
 
-The classes that do the work are :class:`llmgen.backends.cpu.model.Model`,
-:class:`llmgen.backends.cpu.sequence.Sequence` and :class:`llmgen.tokenizer.Tokenizer`; the loop
-is written against these protocols, so that it can be read and tested without
-loading any of them.
+The engine is written against these protocols, so that it can be read and tested without a
+backend; ``llmgen.backends.cpu.model.Model``, ``llmgen.backends.cpu.sequence.Sequence`` and
+:class:`llmgen.tokenizer.Tokenizer` have what they ask for.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,40 @@ from numpy.typing import NDArray
 from llmgen.model.runs import Part, Role
 from llmgen.tokenizer.interfaces import StreamDecoderLike, TokenizerLike
 
-__all__ = ["ModelLike", "StreamDecoderLike", "TokenizerLike"]
+__all__ = ["ModelLike", "SequenceLike", "StreamDecoderLike", "TokenizerLike"]
+
+
+class SequenceLike(Protocol):
+    """One sequence of tokens and what a model remembers of it; made by ``ModelLike.new_sequence``."""
+
+    length: int
+    """Tokens that are computed."""
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether it can be cut back only to a :meth:`checkpoint`, or to nothing."""
+
+    def checkpoint(self) -> None:
+        """Make the present length one that it can be cut back to."""
+
+    def cut_point(self, n: int) -> int:
+        """The largest length up to n that it can be cut back to; 0 is always one."""
+
+    def truncate(self, n: int) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def fork(self) -> Any:
+        """An independent copy."""
+
+    def become(self, other: Any, common: int) -> None:
+        """Be a copy of another sequence, whose first ``common`` tokens this one has already."""
+
+    def close(self) -> None: ...
 
 
 class ModelLike(Protocol):
-    """Token ids in, logits out; see ``llmgen.backends.cpu.model.Model``.
-
-    A sequence is the backend's own: it has ``length``, ``cut_point``, ``truncate``, ``clear``,
-    ``checkpoint``, ``fork``, ``become`` and ``close``.
-    """
+    """Token ids in, logits out."""
 
     @property
     def n_ctx(self) -> int: ...
@@ -34,24 +59,31 @@ class ModelLike(Protocol):
     @property
     def config(self) -> Any: ...
 
+    @property
+    def lock(self) -> threading.RLock:
+        """Held during a call, and by whoever reads or gives back the memory of a sequence beside one."""
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Prompt tokens that one call of ``forward`` takes."""
+
+    @property
+    def max_outputs(self) -> int:
+        """For how many tokens one call of ``forward`` gives logits."""
+
     def new_sequence(self) -> Any: ...
 
     def forward(
         self, parts: Sequence[Part], role: Role, read: Callable[[NDArray[np.float32]], Any] = ...
-    ) -> Any: ...
-
-    @property
-    def max_prompt_tokens(self) -> int: ...
-
-    def prefill(
-        self, seq: Any, ids: list[int], logits: Literal["last", "all", "none"] = "last"
-    ) -> NDArray[np.float32] | None: ...
+    ) -> Any:
+        """Compute tokens; returns what ``read`` makes of the logits, by default a copy of them."""
 
     def save_sequence(self, path: Path, seq: Any, tokens: Sequence[int], n_prompt: int) -> None: ...
 
     def load_sequence(self, path: Path, seq: Any) -> Any: ...
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> None:
+        """Stop the running call, which raises Interrupted; from any thread."""
 
     def check_file(self) -> None:
         """Raise where what was computed cannot be trusted, because the file has changed."""

@@ -21,19 +21,17 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmgen.engine.interfaces import ModelLike
+from llmgen.engine.interfaces import ModelLike, SequenceLike
 from llmgen.errors import UsageError
+from llmgen.model.runs import Part
 from llmgen.sampling.candidates import Candidates, check_finite, log_total
 
 _log = logging.getLogger(__name__)
-
-_LOGITS_BYTES = 1 << 26
-_PIECE = 512  # tokens between two reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,25 +126,27 @@ def measure(
 
 
 def _window(
-    model: ModelLike, seq: object, tokens: list[int], first: int, report: Callable[[int], object]
+    model: ModelLike, seq: SequenceLike, tokens: list[int], first: int, report: Callable[[int], object]
 ) -> NDArray[np.float64]:
     """-ln p of tokens [first:] of an empty sequence: float64 [len(tokens) - first]."""
-    for start in range(0, first - 1, _PIECE):
-        part = tokens[start : min(start + _PIECE, first - 1)]
-        model.prefill(seq, part, "none")
+    for start in range(0, first - 1, model.max_prompt_tokens):
+        part = tokens[start : min(start + model.max_prompt_tokens, first - 1)]
+        model.forward([Part(seq, part, 0)], "prompt")
         report(len(part))
-    size = min(_PIECE, max(1, _LOGITS_BYTES // (4 * int(model.config.vocab_size))))
+    size = min(model.max_prompt_tokens, model.max_outputs)
     nll: list[float] = []
     for start in range(first - 1, len(tokens) - 1, size):
         part = tokens[start : min(start + size, len(tokens) - 1)]
-        rows = cast("NDArray[np.float32]", model.prefill(seq, part, "all"))
-        check_finite(rows)
         targets = tokens[start + 1 : start + 1 + len(part)]
-        nll.extend(
-            log_total(Candidates(None, row)) - float(row[t]) for row, t in zip(rows, targets, strict=True)
-        )
+        nll += model.forward([Part(seq, part, len(part))], "prompt", partial(_nll, targets))
         report(len(part))
     return np.array(nll)
+
+
+def _nll(targets: list[int], rows: NDArray[np.float32]) -> list[float]:
+    """-ln p of a token under each row of logits: rows float32 [n, n_vocab]."""
+    check_finite(rows)
+    return [log_total(Candidates(None, row)) - float(row[t]) for row, t in zip(rows, targets, strict=True)]
 
 
 @dataclass(slots=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
-from llmgen.errors import ContextFullError, UsageError, shown
+from llmgen.errors import ContextFullError, UsageError
+from llmgen.model.runs import token_ids
 
 Prompt = str | Sequence[int] | NDArray[np.integer[Any]]
 """A text, completed as it stands, or token ids."""
@@ -29,25 +29,8 @@ def prompt_ids(
 
 def check_prompt(prompt_ids: Sequence[int] | NDArray[np.integer[Any]], model: ModelLike) -> list[int]:
     """The prompt as a list of ints, refused where the model cannot take it."""
-    if isinstance(prompt_ids, (bytes, bytearray)):
-        raise UsageError("a prompt must be a text or token ids, not bytes: decode them to a text first")
-    if getattr(prompt_ids, "ndim", 1) != 1:
-        shape = tuple(getattr(prompt_ids, "shape", ()))
-        raise UsageError(
-            f"a prompt must be a text or a row of token ids, not an array of shape {shape}: give one row"
-        )
-    try:
-        ids = [index(i) for i in prompt_ids]
-    except TypeError as error:
-        raise UsageError(f"a prompt must be a text or token ids, which are whole numbers: {error}") from None
-    n_vocab, n_ctx = int(model.config.vocab_size), int(model.n_ctx)
-    if not ids:
-        raise UsageError("the prompt has no tokens, and at least one is needed: give some text")
-    for token in ids:
-        if not 0 <= token < n_vocab:
-            raise UsageError(
-                f"the prompt has token {shown(token)}, but this model's tokens go from 0 to {n_vocab - 1}"
-            )
+    ids: list[int] = token_ids(prompt_ids, int(model.config.vocab_size)).tolist()
+    n_ctx = int(model.n_ctx)
     if len(ids) > n_ctx:
         raise ContextFullError(
             _too_long(len(ids), n_ctx, int(getattr(model.config, "context_length", n_ctx)))

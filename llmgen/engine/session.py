@@ -7,13 +7,16 @@ from os import PathLike
 from pathlib import Path
 from weakref import ref
 
-from llmgen.engine.cached import CachedTokens, OnPrompt, Reuse
+from llmgen.engine.completion import Completion
 from llmgen.engine.events import GenerationResult
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
 from llmgen.engine.prompt import Prompt, prompt_ids
-from llmgen.engine.stopping import Cancel, Interruptible, turn
+from llmgen.engine.request_state import RequestState
+from llmgen.engine.requests import Request
+from llmgen.engine.scheduler import Scheduler
+from llmgen.engine.sequence_state import OnPrompt, Reuse, SequenceState
+from llmgen.engine.stopping import Cancel
 from llmgen.engine.stream import Callback, GenerationStream
-from llmgen.engine.writer import Writer
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.sampling.params import SamplingParams, checked_params
 
@@ -50,7 +53,7 @@ class Session:
         self._tokenizer = tokenizer
         self._reuse: Reuse = reuse
         self._params = checked_params(params)
-        self._cache = CachedTokens(model, model.new_sequence())
+        self._state = SequenceState(model, model.new_sequence())
         self._stream: ref[GenerationStream] | None = None
         self._closed = False
         self.owner: object = None
@@ -61,12 +64,12 @@ class Session:
     @property
     def tokens(self) -> list[int]:
         """The last prompt and all tokens generated after it (a copy); what follows it is a prompt to go on with."""
-        return list(self._cache.tokens)
+        return list(self._state.tokens)
 
     @property
     def cached_tokens(self) -> int:
         """How many of :attr:`tokens` are in the cache: usually all but the last."""
-        return self._cache.cached
+        return self._state.cached
 
     def stream(
         self,
@@ -91,10 +94,18 @@ class Session:
         params = checked_params(params, self._params)
         ids = prompt_ids(prompt, self._model, self._tokenizer)
         n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
-        writer = Writer(self._tokenizer, params, ids, n_vocab, n_ctx)
-        calls = Interruptible(self._model, cancel, params.timeout)
+        completion = Completion(self._tokenizer, params, ids, n_vocab, n_ctx)
         self._make_free("another one")  # what is refused ends nothing
-        stream = GenerationStream(self._cache, ids, self._reuse, writer, calls, callback, on_prompt)
+        scheduler = Scheduler(
+            self._model,
+            slots=1,
+            cancel=cancel,
+            on_prompt=on_prompt and (lambda request, done, total: on_prompt(done, total)),
+        )
+        state = RequestState(
+            Request(ids, params), ids, completion, self._state, reuse=self._reuse, keeps_sequence=True
+        )
+        stream = GenerationStream(scheduler, state, callback)
         self._stream = ref(stream)
         return stream
 
@@ -112,7 +123,7 @@ class Session:
     def reset(self) -> None:
         """Forget all tokens."""
         self._make_free("reset")
-        self._cache.clear()
+        self._state.clear()
 
     def rewind(self, n: int) -> None:
         """Forget the last n tokens; all, where there are fewer.
@@ -123,7 +134,7 @@ class Session:
         if n < 0:
             raise UsageError(f"rewind takes a number of tokens from 0 up, not {n}")
         self._make_free("rewind")
-        self._cache.rewind(n)
+        self._state.rewind(n)
 
     def fork(self) -> Session:
         """A second session that goes on from the same tokens, independently.
@@ -134,8 +145,8 @@ class Session:
         self._check_open()
         twin = object.__new__(Session)
         twin.__dict__.update(self.__dict__)
-        with turn(self._model):  # another thread may be at work on the cache
-            twin._cache = self._cache.fork()
+        with self._model.lock:  # another thread may be at work on the cache
+            twin._state = self._state.fork()
         twin._stream = None
         self._opened(twin)
         return twin
@@ -147,8 +158,8 @@ class Session:
         holds just the prompt.  Raises :class:`LLMGenError`.
         """
         self._check_open()
-        with turn(self._model):
-            self._cache.save(Path(path))
+        with self._model.lock:
+            self._state.save(Path(path))
 
     def load(self, path: str | PathLike[str]) -> None:
         """Go on from a saved file.
@@ -157,7 +168,7 @@ class Session:
         model, KV type or format version, or is damaged; the session is empty then.
         """
         self._make_free("load")
-        self._cache.load(Path(path))
+        self._state.load(Path(path))
 
     def close(self) -> None:
         """End a running generation and give the cache back."""
@@ -167,8 +178,8 @@ class Session:
         stream = self._stream() if self._stream else None
         if stream:
             stream.close()
-        with turn(self._model):  # a call in another thread may still be using the memory
-            self._cache.seq.close()
+        with self._model.lock:  # a call in another thread may still be using the memory
+            self._state.seq.close()
 
     def __enter__(self) -> Session:
         return self

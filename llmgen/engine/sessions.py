@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from weakref import WeakSet
 
-from llmgen.engine.cached import Reuse
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
+from llmgen.engine.sequence_state import Reuse
 from llmgen.engine.session import Session
 from llmgen.sampling.params import SamplingParams
 

@@ -1,110 +1,19 @@
-"""The generation loop, and the stream of events it gives."""
+"""The stream of events of one generation: a scheduler with one request, read event by event."""
 
 from __future__ import annotations
 
-import inspect
-import time
-from collections.abc import Callable, Generator, Iterator
+import threading
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from llmgen.engine.cached import CachedTokens, OnPrompt, Reuse
 from llmgen.engine.events import Ending, GenerationEvent, GenerationResult
-from llmgen.engine.stopping import Interruptible, keep_result
-from llmgen.engine.writer import Writer
-from llmgen.errors import Interrupted, LLMGenError
+from llmgen.engine.request_state import RequestState
+from llmgen.engine.requests import Output
+from llmgen.engine.scheduler import Scheduler
+from llmgen.engine.stopping import attach_result
+from llmgen.errors import LLMGenError
 
 Callback = Callable[[GenerationEvent], object]
-
-
-class _Told:
-    """The callback of a stream, where there is one: called with each event, but not after it raised an error."""
-
-    def __init__(self, callback: Callback | None) -> None:
-        self._callback = callback
-
-    def __call__(self, event: GenerationEvent) -> object:
-        callback, self._callback = self._callback, None
-        if callback is None:
-            return None
-        answer = callback(event)
-        self._callback = callback
-        return answer
-
-
-def generate_events(
-    cache: CachedTokens,
-    ids: list[int],
-    reuse: Reuse,
-    writer: Writer,
-    calls: Interruptible,
-    told: Callback,
-    on_prompt: OnPrompt | None = None,
-) -> Generator[GenerationEvent, None, None]:
-    """The loop: the prompt, then token by token until ``writer.ending`` is set; then a look at the model's file."""
-    writer.start()
-    calls.start()
-    logits = _prompt(cache, ids, reuse, writer, calls, on_prompt)
-    yield from _tokens(logits, cache, writer, calls, told)
-    cache.model.check_file()
-
-
-def _tokens(
-    logits: NDArray[np.float32] | None,
-    cache: CachedTokens,
-    writer: Writer,
-    calls: Interruptible,
-    told: Callback,
-) -> Generator[GenerationEvent, None, None]:
-    while writer.ending is None:
-        event = writer.step(cast("NDArray[np.float32]", logits))
-        if event is None:
-            return
-        cache.tokens.append(cast(int, event.token_id))  # however the answer ends, this token is part of it
-        if told(event) and writer.ending is None:
-            writer.ending = Ending("stop", "callback")
-        yield event
-        writer.ending = writer.ending or calls.due() or make_room(cache, writer, calls)
-        if writer.ending is None:
-            started = time.perf_counter()
-            logits = cache.decode(calls)
-            writer.count_decode(time.perf_counter() - started)
-
-
-def _prompt(
-    cache: CachedTokens,
-    ids: list[int],
-    reuse: Reuse,
-    writer: Writer,
-    calls: Interruptible,
-    on_prompt: OnPrompt | None,
-) -> NDArray[np.float32] | None:
-    started = time.perf_counter()
-    writer.cached_tokens = calls.call(cache.begin, ids, reuse)  # in turn: somebody may be forking the session
-    try:
-        return cache.prefill(calls, "none" if writer.ending else "last", on_prompt=on_prompt)
-    finally:
-        writer.prefill_tokens = cache.cached - writer.cached_tokens  # an interruption may leave some out
-        writer.prefill_s = time.perf_counter() - started
-
-
-def make_room(cache: CachedTokens, writer: Writer, calls: Interruptible) -> Ending | None:
-    """Apply the policy for a full context: an ending, or None where there is room now.
-
-    To be called when only the last token, a generated one, is still to be computed.
-    """
-    if cache.seq.length < cache.model.n_ctx:
-        return None
-    if writer.params.context_full == "stop":
-        return Ending("length", "context_full")
-    started = time.perf_counter()
-    calls.call(cache.shift, writer.context_keep)
-    cache.prefill(calls, "none", at_most=cache.n_missing - 1)
-    writer.decode_s += time.perf_counter() - started
-    return None
 
 
 class GenerationStream(Iterator[GenerationEvent]):
@@ -119,33 +28,27 @@ class GenerationStream(Iterator[GenerationEvent]):
     gives the stream its result; leaving a ``with`` block does that, too.
     """
 
-    def __init__(
-        self,
-        cache: CachedTokens,
-        ids: list[int],
-        reuse: Reuse,
-        writer: Writer,
-        calls: Interruptible,
-        callback: Callback | None = None,
-        on_prompt: OnPrompt | None = None,
-    ) -> None:
-        self._writer = writer
-        self._calls = calls
-        self._told = _Told(callback)
+    def __init__(self, scheduler: Scheduler, state: RequestState, callback: Callback | None = None) -> None:
+        """``scheduler``: one of this stream's own, which is to work on ``state``."""
+        self._scheduler = scheduler
+        self._state = state
+        self._callback = callback
+        self._outputs: list[Output] = []
+        self._result: GenerationResult | None = None
         self._superseded: str | None = None
         self._on_end: list[Callable[[], None]] = []
-        # a function, not a method: no cycle, so that dropping the stream ends it at once
-        self._events = generate_events(cache, ids, reuse, writer, calls, self._told, on_prompt)
+        self._in_step = threading.Lock()  # held while an event is made
+        scheduler.start(state)
 
     @property
     def result(self) -> GenerationResult | None:
         """The result, once the generation has ended in whatever way."""
-        return self._writer.result
+        return self._result
 
     @property
     def text(self) -> str:
         """The text so far, as given out in events."""
-        return self._writer.text
+        return self._state.completion.text
 
     def run(self) -> GenerationResult:
         """Run to the end.  KeyboardInterrupt brings the result so far as its ``result``."""
@@ -155,8 +58,8 @@ class GenerationStream(Iterator[GenerationEvent]):
         except KeyboardInterrupt as error:  # in a step, or between two
             self._interrupted(error)
             raise
-        assert self.result is not None
-        return self.result
+        assert self._result is not None
+        return self._result
 
     def close(self, by: str | None = None) -> bool:
         """Stop the work; finish_reason becomes ``interrupted`` where it had not ended.
@@ -167,24 +70,19 @@ class GenerationStream(Iterator[GenerationEvent]):
         ``by`` names what else the session is to do.  Whoever goes on reading an answer
         that was not complete gets an error then; in the middle of a step nothing is done.
         """
-        if by is None:
-            return self._close(Ending("interrupted", "closed"))
-        if inspect.getgeneratorstate(self._events) == inspect.GEN_RUNNING:
+        if not self._in_step.acquire(blocking=False):
+            if by is None:
+                self._scheduler.cancel(self._state.request, Ending("interrupted", "closed"))
             return False
-        if self.result is None:
-            self._superseded = (
-                f"this answer was ended before it was complete by {by} in the same session: close the"
-                " stream first, or use a fork of the session for answers side by side"
-            )
-        return self._close(Ending("interrupted", "superseded"))
-
-    def _close(self, ending: Ending) -> bool:
         try:
-            self._events.close()
-        except ValueError:
-            self._calls.interrupt()
-            return False
-        self._end(ending)
+            if by is not None and self._state.open:
+                self._superseded = (
+                    f"this answer was ended before it was complete by {by} in the same session: close the"
+                    " stream first, or use a fork of the session for answers side by side"
+                )
+            self._finish(Ending("interrupted", "closed" if by is None else "superseded"))
+        finally:
+            self._in_step.release()
         return True
 
     def on_end(self, action: Callable[[], None]) -> None:
@@ -192,23 +90,38 @@ class GenerationStream(Iterator[GenerationEvent]):
         self._on_end.append(action)
 
     def __next__(self) -> GenerationEvent:
-        if self.result is not None:
+        if not self._in_step.acquire(blocking=False):
+            raise LLMGenError("this stream is in the middle of a step, in another thread or in a callback")
+        try:
+            return self._next()
+        except StopIteration:
+            raise
+        except KeyboardInterrupt as error:
+            self._finish(Ending("interrupted", "keyboard"))
+            attach_result(error, self._result)
+            raise
+        except BaseException:
+            self._finish(Ending("interrupted", "error"))
+            raise
+        finally:
+            self._in_step.release()
+
+    def _next(self) -> GenerationEvent:
+        if self._result is not None:
             if self._superseded:
                 raise LLMGenError(self._superseded)
             raise StopIteration
-        try:
-            return next(self._events)
-        except StopIteration:
-            ending = self._writer.ending or Ending("interrupted", "closed")
-        except KeyboardInterrupt as error:
-            self._interrupted(error)
-            raise
-        except Interrupted:
-            ending = self._calls.due() or Ending("interrupted", "cancel")
-        except BaseException:
-            self._end(Ending("interrupted", "error"))
-            raise
-        return self._end(ending)
+        while not self._outputs:
+            self._outputs = self._scheduler.step()
+        output = self._outputs.pop(0)
+        assert output.event is not None
+        if output.answer is not None:
+            self._end(output.event)
+            if output.answer.error is not None:
+                raise output.answer.error
+        elif self._tell(output.event):
+            self._state.end(Ending("stop", "callback"))
+        return output.event
 
     def __enter__(self) -> GenerationStream:
         return self
@@ -216,26 +129,39 @@ class GenerationStream(Iterator[GenerationEvent]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, KeyboardInterrupt) and self.result is None:
-            self._close(Ending("interrupted", "keyboard"))
-            keep_result(error, self.result)
+        if isinstance(error, KeyboardInterrupt) and self._result is None:
+            self._interrupted(error)
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_events"):
+        if hasattr(self, "_in_step"):
             self.close()
 
     def _interrupted(self, error: KeyboardInterrupt) -> None:
         """End because of Ctrl-C, whose exception takes the result along."""
-        self._end(Ending("interrupted", "keyboard"))
-        keep_result(error, self.result)
+        self._finish(Ending("interrupted", "keyboard"))
+        attach_result(error, self._result)
 
-    def _end(self, ending: Ending) -> GenerationEvent:
-        if self.result is not None:
-            return GenerationEvent("", None, result=self.result)
-        self._calls.finish()
-        event = self._writer.end(ending)
+    def _finish(self, ending: Ending) -> None:
+        """End the work with what there is, unless it has ended, and give the last event to the callback."""
+        if self._result is not None:
+            return
+        outputs = [*self._outputs, *self._scheduler.abort(ending)]
+        last = next((output.event for output in outputs if output.answer), None)
+        self._end(last or self._state.completion.end())
+
+    def _end(self, last: GenerationEvent) -> None:
+        self._scheduler.close()
+        self._result = last.result
         while self._on_end:
             self._on_end.pop()()
-        self._told(event)
-        return event
+        self._tell(last)
+
+    def _tell(self, event: GenerationEvent) -> object:
+        """Call the callback, but not after it raised an error."""
+        callback, self._callback = self._callback, None
+        if callback is None:
+            return None
+        answer = callback(event)
+        self._callback = callback
+        return answer

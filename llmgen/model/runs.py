@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import index
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+from llmgen.errors import UsageError, shown
 
 Role = Literal["generated", "prompt"]
 """What the tokens of a run are; it decides how they are computed.
@@ -24,3 +27,26 @@ class Part(NamedTuple):
     """The tokens to append."""
     n_logits: int = 1
     """For how many of them, at the end, logits are wanted."""
+
+
+def token_ids(ids: Iterable[Any], vocab_size: int) -> np.ndarray:
+    """Token ids as int64 [n], n >= 1.  Raises UsageError for anything else and for ids outside the vocabulary."""
+    if isinstance(ids, (bytes, bytearray)):
+        raise UsageError("a prompt must be a text or token ids, not bytes: decode them to a text first")
+    if getattr(ids, "ndim", 1) != 1:
+        shape = tuple(getattr(ids, "shape", ()))
+        raise UsageError(
+            f"a prompt must be a text or a row of token ids, not an array of shape {shape}: give one row"
+        )
+    try:
+        numbers = [index(i) for i in ids]
+    except TypeError as error:
+        raise UsageError(f"a prompt must be a text or token ids, which are whole numbers: {error}") from None
+    if not numbers:
+        raise UsageError("the prompt has no tokens, and at least one is needed: give some text")
+    for token in (min(numbers), max(numbers)):
+        if not 0 <= token < vocab_size:
+            raise UsageError(
+                f"the prompt has token {shown(token)}, but this model's tokens go from 0 to {vocab_size - 1}"
+            )
+    return np.array(numbers, np.int64)

@@ -100,13 +100,13 @@ def test_ctrl_c_reports_what_was_measured(tmp_path: Path) -> None:
 BREAKS = """
 import sys
 from llmgen.backends.cpu.model import Model
-prefill, calls = Model.prefill, []
+forward, calls = Model.forward, []
 def failing(*args):
     calls.append(1)
     if len(calls) > 6:
         raise MemoryError
-    return prefill(*args)
-Model.prefill = failing
+    return forward(*args)
+Model.forward = failing
 from llmgen.cli import main
 main()
 """

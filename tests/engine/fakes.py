@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -41,6 +43,11 @@ class FakeSequence:
         assert n == 0 or self.min_truncate <= n <= len(self.tokens)
         del self.tokens[n:]
 
+    needs_checkpoint = False
+
+    def checkpoint(self):
+        raise AssertionError("nothing here needs a checkpoint")
+
     def clear(self):
         self.tokens.clear()
 
@@ -68,6 +75,8 @@ class FakeModel:
         self.computed = 0
         self.calls: list[tuple[str, int]] = []
         self.sequences: list[FakeSequence] = []
+        self.lock = threading.RLock()
+        _models.add(self)
         self.min_truncate = 0
         self.slow_s = 0.0
         self.before_call: Callable[[], None] | None = None
@@ -88,15 +97,24 @@ class FakeModel:
             rows.append(self.logits(seq.tokens) if logits != "none" else None)
         return {"last": rows[-1], "all": np.array(rows), "none": None}[logits]
 
-    max_prompt_tokens = 64
+    max_prompt_tokens = 512
+    max_outputs = 512
 
     def forward(self, parts, role, read=np.copy):
+        assert sum(len(part.ids) for part in parts) <= self.max_prompt_tokens
         if role == "generated":
             assert all(len(part.ids) == 1 for part in parts)
             return read(
                 self.decode([part.seq for part in parts], [part.ids[0] for part in parts], copy=False)
             )
-        return read(self.prefill_together([(part.seq, part.ids) for part in parts]))
+        if len(parts) > 1:
+            assert all(part.n_logits == 1 for part in parts)
+            return read(self.prefill_together([(part.seq, part.ids) for part in parts]))
+        [part] = parts
+        assert part.n_logits in (0, 1, len(part.ids))
+        wanted = {0: "none", 1: "last"}.get(part.n_logits, "all")
+        rows = self.prefill(part.seq, part.ids, wanted)
+        return None if rows is None else read(np.atleast_2d(rows))
 
     def prefill_together(self, prompts):
         self._work("together", sum(len(ids) for _, ids in prompts))
@@ -151,6 +169,18 @@ class FakeModel:
                     raise Interrupted("stopped")
         self.computed += n
         self.calls.append((kind, n))
+
+
+_models = weakref.WeakSet()
+
+
+def _renew_locks():
+    """In a forked child, as a model does."""
+    for model in list(_models):
+        model.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 class FakeDecoder:

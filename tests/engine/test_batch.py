@@ -102,14 +102,15 @@ def test_short_prompts_are_computed_in_one_pass():
         assert answers[request.key].result.timings.prefill_tokens == len(request.prompt)
 
 
-def test_prompts_that_are_long_or_have_a_timeout_are_computed_alone():
+def test_prompts_that_are_long_or_have_a_timeout_are_computed_alone(monkeypatch):
+    monkeypatch.setattr("llmgen.engine.scheduler._TOGETHER", 64)
     model = FakeModel()
     two = GREEDY.with_(max_tokens=2)
     prompts = [[1], [2, 3], [4] * 3, list(range(60)), [5] * 4, [6] * 5]
     params = [two, two.with_(max_tokens=0), two.with_(timeout=60), two, two, two]
     requests = [Request(*pair, key=i) for i, pair in enumerate(zip(prompts, params, strict=True))]
     answers = run(model, requests)
-    # 60 + 4 tokens fill the pass of the fake model
+    # 60 + 4 tokens are all that go together
     assert model.calls[:5] == [
         ("prefill", 1),
         ("prefill", 2),

@@ -12,7 +12,6 @@ import pytest
 from engine.fakes import FakeModel, FakeTokenizer
 from llmgen.engine import Batch, Request, SamplingParams, Session
 from llmgen.engine.sessions import Sessions
-from llmgen.engine.stopping import turn
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
 SHORT = SamplingParams(max_tokens=4, temp=0.0)
@@ -69,7 +68,7 @@ def test_a_child_takes_its_turn_though_another_thread_had_it() -> None:
         sessions.close()
         return alone == expected == with_pool and [r.token_ids for r in several if r] == [expected]
 
-    thread, done = held(turn(model), sessions._lock)
+    thread, done = held(model.lock, sessions._lock)
     try:
         assert in_a_child(work) == 0
     finally:

@@ -272,10 +272,10 @@ def test_ctrl_c_carries_the_text_so_far_and_leaves_the_model_usable(llm, monkeyp
             time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGINT)
 
-        presser, prefill = threading.Thread(target=press), llm.model.prefill
+        presser, forward = threading.Thread(target=press), llm.model.forward
         presser.start()
         with monkeypatch.context() as patch:
-            patch.setattr(llm.model, "prefill", lambda *a, **kw: (begun.set(), prefill(*a, **kw))[1])
+            patch.setattr(llm.model, "forward", lambda *a, **kw: (begun.set(), forward(*a, **kw))[1])
             with pytest.raises(KeyboardInterrupt) as caught:
                 work()
         return caught.value.result

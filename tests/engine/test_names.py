@@ -58,6 +58,7 @@ def test_params_of_the_model_hold_where_a_call_brings_none(llm) -> None:
     assert llm.generate("ab").token_ids == expected.token_ids
     assert [r.token_ids for r in llm.generate(["ab", "ab"])] == [expected.token_ids] * 2
     assert [r.token_ids for r in llm.generate(["ab"], [None])] == [expected.token_ids]
+    assert [r.token_ids for r in llm.generate_many(["ab", "ab"])] == [expected.token_ids] * 2
     assert list(llm.stream("ab"))[-1].result.token_ids == expected.token_ids
     assert llm.samples("ab", 1)[0].token_ids == expected.token_ids
     assert llm.beams("ab", 1)[0].result.completion_tokens == 3
@@ -89,6 +90,21 @@ def test_prompts_that_are_no_row_of_ids(llm) -> None:
     with pytest.raises(UsageError, match=r"shape \(2, 1\)"):
         llm.logits(np.array([[3], [4]]))
     assert llm.generate(np.array([3, 4], dtype=np.int32)).prompt_tokens == 2
+
+
+def test_generate_many_takes_prompts_of_any_kind(llm) -> None:
+    one, two = (llm.generate(ids).token_ids for ids in ([3, 4], [5]))
+    short = GREEDY.with_(max_tokens=1)
+    for prompts in ([[3, 4], np.array([5])], ((3, 4), (5,)), iter([[3, 4], [5]])):
+        assert [r.token_ids for r in llm.generate_many(prompts)] == [one, two]
+    assert llm.generate_many(np.array([[3, 4]]))[0].token_ids == one
+    assert [r.token_ids for r in llm.generate_many([[3, 4], [5]], [short, None])] == [one[:1], two]
+    assert llm.generate_many([]) == []
+    for wrong in ("ab", b"ab", 5):
+        with pytest.raises(UsageError, match="takes several prompts, not .*use generate"):
+            llm.generate_many(wrong)
+    with pytest.raises(UsageError, match="whole numbers"):
+        llm.generate_many([3, 4])
 
 
 @pytest.mark.parametrize(

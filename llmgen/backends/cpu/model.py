@@ -36,7 +36,7 @@ from llmgen.model.archs import check_all_read, read_model
 from llmgen.model.decoder import Decoder
 from llmgen.model.fingerprint import fingerprint
 from llmgen.model.keys import MAX_CONTEXT
-from llmgen.model.runs import Part, Role
+from llmgen.model.runs import Part, Role, token_ids
 from llmgen.model.weights import Weights
 
 CHUNK = 512
@@ -70,7 +70,8 @@ class Model:
         self.config = config
         self.n_ctx, self.n_threads, self.kv_type = n_ctx, n_threads, kv_type
         self._file = file
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held during a call; whoever reads or gives back a sequence's memory from another thread takes it, too."""
         self._closed = self._closing = self._cancelled = False
         chunk = min(CHUNK, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
         self.max_prompt_tokens = chunk
@@ -166,7 +167,7 @@ class Model:
         A call that ends early commits nothing.  Raises UsageError, ContextFullError,
         Interrupted.
         """
-        checked = [part._replace(ids=self._checked(part.ids)) for part in parts]
+        checked = [part._replace(ids=token_ids(part.ids, self.config.vocab_size)) for part in parts]
         self._check_run(checked, role)
         with self._running():
             return read(self._forward(checked, role))
@@ -205,7 +206,7 @@ class Model:
         [n, n_vocab], or None.  A call that ends early keeps the runs that were complete, as
         ``seq.length`` tells.  Raises ContextFullError, Interrupted.
         """
-        tokens = self._checked(ids)
+        tokens = token_ids(ids, self.config.vocab_size)
         if logits not in ("last", "all", "none"):
             raise UsageError(f"logits is {logits!r}, expected 'last', 'all' or 'none'")
         with self._running():
@@ -236,7 +237,7 @@ class Model:
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Hold the model for one call, which ``cancel`` and Ctrl-C can end."""
-        with self._lock:
+        with self.lock:
             self._check_open()
             self._file.check_whole()
             self._cancelled = False
@@ -257,22 +258,11 @@ class Model:
         """End a running call with Interrupted, end the threads, free the memory."""
         self._closing = True
         self._team.stop()
-        with self._lock:
+        with self.lock:
             if not self._closed:
                 self._closed = True
                 self._team.close()
                 self._workspace.close()
-
-    def _checked(self, ids: Tokens[int] | np.ndarray) -> np.ndarray:
-        tokens = np.asarray(ids, dtype=np.int64)
-        if tokens.ndim != 1 or not len(tokens):
-            raise UsageError("no tokens were given, expected at least one")
-        bad = tokens[(tokens < 0) | (tokens >= self.config.vocab_size)]
-        if len(bad):
-            raise UsageError(
-                f"token id {bad[0]} is not in the vocabulary, expected 0 to {self.config.vocab_size - 1}"
-            )
-        return tokens
 
     def _check_open(self) -> None:
         if self._closing:
@@ -322,6 +312,8 @@ class Model:
             self._team.clear_stop()
             if self._cancelled or self._closing:
                 raise Interrupted("the computation was stopped")
+            if self.layout.needs_checkpoint:  # a second run would advance recurrent states twice
+                raise Interrupted("the computation was stopped by a signal, and cannot be repeated here")
         wall, used = time.perf_counter() - start, time.thread_time() - cpu
         program.policy.report(n_threads, n_tokens, wall, wall - used, self._team.long_waits())
 
@@ -388,7 +380,7 @@ _models: weakref.WeakSet[Model] = weakref.WeakSet()
 def _renew_locks() -> None:
     """In a forked child, where the thread that held a lock does not exist."""
     for model in list(_models):
-        model._lock = threading.RLock()
+        model.lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -47,6 +47,11 @@ class Sequence:
         """Tokens that fit in all."""
         return self.layout.n_ctx
 
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether an earlier length can only be restored from a copy (``checkpoint``)."""
+        return self.layout.needs_checkpoint
+
     def memory(self) -> np.ndarray:
         """The states, uint8.  The memory stays mapped as long as the caller keeps this array."""
         if self._data is None:

@@ -10,8 +10,10 @@ import pytest
 import variants
 from archs import CHANGED, SPECS, build_arch, build_changed, build_variant, reference
 from engines import engine, in_chunks, one_by_one
-from llmgen.errors import ContextFullError, UsageError
+from llmgen.backends.cpu.states import StateLayout
+from llmgen.errors import ContextFullError, Interrupted, UsageError
 from llmgen.model.runs import Part
+from llmgen.model.states import KV, Recurrent
 from naive import logits, nmse
 
 UNEVEN = (1, 5, 16, 3, 17)
@@ -234,3 +236,38 @@ def seq_with(model, ids):  # type: ignore[no-untyped-def]
     seq = model.new_sequence()
     model.prefill(seq, ids.tolist(), logits="none")
     return seq
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_a_run_that_a_signal_stopped_is_made_again_only_where_states_can_be_cut(
+    recurrent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recurrent state may have been advanced already: a second run would advance it twice."""
+    states = [KV(2, 16, 16), Recurrent(8)] if recurrent else [KV(2, 16, 16)]
+    with engine(build_arch("llama-dense"), n_ctx=64) as model:
+        model.layout = StateLayout(states, 64, model.max_prompt_tokens, "f16")
+        seq, runs = model.new_sequence(), []
+
+        def advance(*table: int) -> bool:
+            """Every state is written; at a signal whose handler raises nothing, the team comes back early."""
+            for state in model.layout.states:
+                for first, last in state.spans(seq.length, seq.length + 1):
+                    seq.memory()[first:last] += 1
+            runs.append(table)
+            return len(runs) not in (2, 4)
+
+        monkeypatch.setattr(model._team, "run", advance)
+        model.prefill(seq, [1, 2])
+        seq.checkpoint()
+        if not recurrent:
+            model.decode([seq], [3])
+            assert (seq.length, len(runs)) == (3, 3)
+            return
+        with pytest.raises(Interrupted, match="by a signal"):
+            model.decode([seq], [3])
+        [_, state] = model.layout.states
+        [(first, last)] = state.spans(0, 2)
+        assert (seq.length, len(runs)) == (2, 2)
+        assert set(seq.memory()[first:last].tolist()) == {1}
+        model.decode([seq], [3])
+        assert (seq.length, set(seq.memory()[first:last].tolist())) == (3, {2})

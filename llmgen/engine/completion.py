@@ -1,8 +1,4 @@
-"""One sequence's answer as it grows: logits in, events out.
-
-A writer knows nothing of models and caches.  A session drives one, a batch
-several side by side.
-"""
+"""One request's answer as it grows: logits in, events out.  It knows nothing of models and caches."""
 
 from __future__ import annotations
 
@@ -13,10 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from llmgen.engine.endings import EndingRules
 from llmgen.engine.events import Ending, GenerationEvent, GenerationResult, Timings
 from llmgen.engine.interfaces import TokenizerLike
-from llmgen.engine.stopping import AnswerText, Stops
-from llmgen.errors import UsageError
 from llmgen.sampling.candidates import check_finite
 from llmgen.sampling.params import SamplingParams
 from llmgen.sampling.sampler import Sampler
@@ -25,7 +20,7 @@ from llmgen.sampling.scores import TokenScore
 _log = logging.getLogger(__name__)
 
 
-class Writer:
+class Completion:
     """Samples one answer's tokens, turns them into text, and knows when it is complete.
 
     Feed it logits with :meth:`step` until ``ending`` is set, then call
@@ -39,35 +34,28 @@ class Writer:
         prompt_ids: Sequence[int],
         n_vocab: int,
         n_ctx: int,
-        seed: int | None = None,
     ) -> None:
-        if tokenizer is None and params.stop:
-            raise UsageError("stop (--stop) needs text, but this model has no tokenizer: use stop_token_ids")
         self.params = params
+        self.rules = EndingRules(params, tokenizer)
         self.prompt_tokens = len(prompt_ids)
         self.context_keep = max(params.context_keep, int(_begins_text(tokenizer, prompt_ids)))
         """How many of the first tokens a shift of the context keeps."""
         self.tokens: list[int] = []
-        self.ending: Ending | None = Ending("length", "max_tokens") if params.max_tokens == 0 else None
-        self.result: GenerationResult | None = None
+        self.ending: Ending | None = None
         self.prefill_s = 0.0
         self.decode_s = 0.0
         self.prefill_tokens = 0
         self.cached_tokens = 0
         self.decode_steps = 0
-        eog_ids = () if tokenizer is None else tokenizer.eog_ids
-        self._stop_ids = frozenset(params.stop_token_ids)
-        self._eog_ids = frozenset(eog_ids)
         self._sampler = Sampler(
             params,
             n_vocab,
             prompt_ids=prompt_ids,
-            eog_ids=eog_ids,
+            eog_ids=() if tokenizer is None else tokenizer.eog_ids,
             tokenizer=tokenizer,
-            seed=seed,
             n_ctx=n_ctx,
         )
-        self._answer = AnswerText(tokenizer, Stops(params.stop, tokenizer))
+        self._output = self.rules.new_text()
         self._scores: list[TokenScore] = []
         self._started: float | None = None
         self._ttft_s: float | None = None
@@ -75,10 +63,12 @@ class Writer:
     @property
     def text(self) -> str:
         """The text that has been given out in events."""
-        return self._answer.text
+        return self._output.text
 
     def start(self) -> None:
-        """Start the clock."""
+        """Start the clock, unless it runs already."""
+        if self._started is not None:
+            return
         self._started = time.perf_counter()
 
     def step(self, logits: NDArray[np.float32]) -> GenerationEvent | None:
@@ -99,18 +89,14 @@ class Writer:
         token = choice.token_id
         if self._ttft_s is None:
             self._ttft_s = self._elapsed()
-        if token in self._stop_ids or token in self._eog_ids:
-            detail = "stop_token" if token in self._stop_ids else "eog"
-            self.ending = Ending("stop", detail, token)
+        self.ending = self.rules.by_token(token)
+        if self.ending is not None:
             return None
         self.tokens.append(token)
-        text = self._answer.push(token)
+        text = self._output.push(token)
         if choice.score:
             self._scores.append(choice.score)
-        if self._answer.stopped:
-            self.ending = Ending("stop", "stop_string", self._answer.matched)
-        elif len(self.tokens) >= self.params.token_limit:
-            self.ending = Ending("length", "max_tokens")
+        self.ending = self.rules.by_text(self._output) or self.rules.by_length(len(self.tokens))
         return GenerationEvent(
             text,
             token,
@@ -124,11 +110,13 @@ class Writer:
         self.decode_s += seconds
         self.decode_steps += 1
 
-    def end(self, ending: Ending) -> GenerationEvent:
-        """The last event: the text that was held back, and the result."""
-        rest = self._answer.finish()
-        self.result = GenerationResult(
-            text=self._answer.text,
+    def end(self) -> GenerationEvent:
+        """The last event, once ``ending`` is set: the text that was held back, and the result."""
+        ending = self.ending
+        assert ending is not None
+        rest = self._output.finish()
+        result = GenerationResult(
+            text=self._output.text,
             token_ids=tuple(self.tokens),
             finish_reason=ending.reason,
             prompt_tokens=self.prompt_tokens,
@@ -145,7 +133,7 @@ class Writer:
             ending.reason,
             ending.detail,
         )
-        return GenerationEvent(rest, None, elapsed_s=self._elapsed(), result=self.result)
+        return GenerationEvent(rest, None, elapsed_s=self._elapsed(), result=result)
 
     def _timings(self) -> Timings:
         return Timings(

@@ -1,0 +1,119 @@
+"""A request that a scheduler is at work on."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmgen.engine.completion import Completion
+from llmgen.engine.events import Ending, GenerationEvent
+from llmgen.engine.requests import Request
+from llmgen.engine.sequence_state import Reuse, SequenceState
+from llmgen.engine.stopping import Limits
+from llmgen.errors import LLMGenError
+
+
+class RequestState:
+    """A request, the answer to it so far, and the sequence that it is computed on.
+
+    It begins *prefilling*: tokens are computed as prompt.  With the logits of the last one it is
+    *generating*: the only token that is not computed is the one chosen last.  A shift of the
+    context makes it prefilling again.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        ids: list[int],
+        completion: Completion,
+        sequence: SequenceState,
+        *,
+        reuse: Reuse = "prompt",
+        keeps_sequence: bool = False,
+    ) -> None:
+        """``ids``: of the prompt; ``keeps_sequence``: the sequence is not to be closed at the end."""
+        self.request = request
+        self.ids = ids
+        self.completion = completion
+        self.sequence = sequence
+        self.limits = Limits(completion.params.timeout)
+        self.error: LLMGenError | None = None
+        self.keeps_sequence = keeps_sequence
+        self.begun = False
+        self.reported = False  # to whoever watches prompts
+        self.prompt_done = False
+        self._reuse: Reuse = reuse
+
+    @property
+    def open(self) -> bool:
+        """Whether nothing has ended it yet."""
+        return self.completion.ending is None
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether tokens are to be computed as prompt."""
+        return self.open and (not self.prompt_done or self.sequence.n_missing > 1)
+
+    @property
+    def generating(self) -> bool:
+        """Whether the token chosen last is to be computed, and another one to be chosen."""
+        return self.open and not self.prefilling
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether the prompt's logits are needed: not after a shift of the context, nor where no token is wanted."""
+        return not self.prompt_done and self.completion.rules.by_length(0) is None
+
+    @property
+    def goes_together(self) -> bool:
+        """Whether its prompt may be computed with others in one run.
+
+        One with a timeout is computed alone, and can be stopped; one of a recurrent model needs a
+        checkpoint on the way.
+        """
+        alone = self.completion.params.timeout is not None or self.sequence.seq.needs_checkpoint
+        return self.wants_token and not alone
+
+    def begin(self) -> None:
+        """Take the prompt."""
+        self.begun = True
+        self.completion.cached_tokens = self.sequence.begin(self.ids, self._reuse)
+
+    def end(self, ending: Ending) -> None:
+        """End it, unless something has ended it before."""
+        self.completion.ending = self.completion.ending or ending
+
+    def fail(self, error: LLMGenError) -> None:
+        """End it with an error, and with what there is."""
+        self.error = error
+        self.completion.ending = Ending("interrupted", "error")
+
+    def prefill(self) -> NDArray[np.float32] | None:
+        """Compute the next piece of the prompt: float32 [n_vocab] where that completes it and a token is wanted."""
+        return self.sequence.prefill(len(self.sequence.tokens) - self.prompt_done, self.wants_token)
+
+    def count_prefill(self, started: float) -> None:
+        """Account for a computation of prompt tokens, whole or not, that began at ``started``."""
+        if self.prompt_done:  # a shift of the context
+            self.completion.decode_s += time.perf_counter() - started
+            return
+        self.completion.prefill_s += time.perf_counter() - started
+        self.completion.prefill_tokens = self.sequence.cached - self.completion.cached_tokens
+
+    def finish_prompt(self, logits: NDArray[np.float32] | None) -> GenerationEvent | None:
+        """The prompt is computed: choose the first token from float32 [n_vocab]; None where none is wanted."""
+        self.prompt_done = True
+        if logits is None:
+            self.completion.ending = self.completion.rules.by_length(0)
+            return None
+        return self.choose(logits)
+
+    def choose(self, logits: NDArray[np.float32]) -> GenerationEvent | None:
+        """Choose the next token from float32 [n_vocab]; None for one that only ends the answer."""
+        event = self.completion.step(logits)
+        if event:  # however the answer ends, this token is part of it
+            self.sequence.tokens.append(cast(int, event.token_id))
+        return event
