@@ -22,13 +22,13 @@ from llmgen.cli.common.volume import with_volume
 COMMANDS = {
     "run": "Complete one prompt.",
     "chat": "Talk with a model.",
-    "chats": "The conversations that are kept: list, search, rename, export.",
+    "chats": "List, search, rename, export or remove kept conversations.",
     "batch": "Complete many prompts, a JSON line for each.",
-    "perplexity": "How well a model predicts a text.",
+    "perplexity": "Measure how well a model predicts a text.",
     "bench": "Measure tokens per second.",
-    "inspect": "What is in a model file, and what llmgen will do with it (also: show).",
+    "inspect": "Show what is in a model file, and what llmgen will do with it (also: show).",
     "tokenize": "Show the tokens of a text, or the text of tokens.",
-    "list": "The models that are here, and those that can be fetched (also: ls).",
+    "list": "List the local models, and those that can be fetched (also: ls).",
     "pull": "Fetch a model into the models folder.",
     "warmup": "Compile the kernels for this CPU ahead of time.",
 }

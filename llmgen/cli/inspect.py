@@ -25,7 +25,7 @@ def command(
     """Show what is in a model file, and what llmgen will do with it.
 
     Nothing is loaded: only the file's header is read. -c, -t and --kv-type show
-    what would follow from them.
+    what they would change.
     """
     path = model_path(model)
 

@@ -14,7 +14,7 @@ from llmgen.visible import visible
 def command(
     json: JsonOption = False,
 ) -> None:
-    """Show the models that are here by name, and the known ones that can be fetched."""
+    """List the local models by name, and the known ones that can be fetched."""
     folder = hub.models_folder()
     here = [_describe(model) for model in hub.local_models(folder)]
     names = {entry["name"] for entry in here}

@@ -32,7 +32,7 @@ def command(
     """Compile the kernels that models need on this CPU, and keep them for later runs.
 
     Which kernels a model needs depends on its architecture, its tensor types and
-    --kv-type. What is compiled already is left as it is.
+    --kv-type. Kernels that are already compiled stay.
     """
     if models:
         for model in models:

@@ -59,7 +59,7 @@ def command(
     ] = False,
     template: TemplateOption = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Forget the answers of a run that was interrupted.")
+        bool, typer.Option("--restart", help="Discard the answers of an interrupted run.")
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace OUT.jsonl where it exists.")
@@ -72,11 +72,11 @@ def command(
 
     A line of IN.jsonl is a text, or an object with prompt (a text or token ids) or
     messages, and optionally system, id, and any sampling option under its name. A bad
-    line gives a line with "error"; the exit code is then 1. --timeout and --seed hold
-    for each line by itself.
+    line gives a line with "error"; the exit code is then 1. --timeout and --seed
+    apply to each line separately.
 
-    OUT.jsonl appears when all is done. Until then the answers are in OUT.jsonl.part: after
-    an interruption the same command goes on from there.
+    OUT.jsonl appears when all is done. Until then the answers are in OUT.jsonl.part, and
+    after an interruption the same command continues from there.
     """
     refuse_beside_raw(raw, system, template)
     with closing(Source(source)) as lines:

@@ -111,7 +111,7 @@ class ToFile:
         self._journal.close()
 
     def advice(self) -> str:
-        return f"; what is done is in {visible(self._journal.path)}, and the same command goes on from there"
+        return f"; finished answers are in {visible(self._journal.path)}, and the same command goes on from there"
 
 
 def file_target(output: Path | None, source: Source, restart: bool, overwrite: bool) -> Path | None:

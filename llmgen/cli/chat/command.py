@@ -66,25 +66,30 @@ def talk(
     system: SystemOption = None,
     template: TemplateOption = None,
     think: Annotated[
-        Think, typer.Option("--think", help="A model's thoughts; off asks the template for none.")
+        Think,
+        typer.Option("--think", help="What to do with a model's thoughts; off asks the template for none."),
     ] = Think.show,
-    no_markdown: Annotated[bool, typer.Option("--no-markdown", help="Show answers as they are.")] = False,
+    no_markdown: Annotated[
+        bool, typer.Option("--no-markdown", help="Show answers without formatting.")
+    ] = False,
     wrap: WrapOption = True,
     when_full: Annotated[
         WhenFull | None,
         typer.Option("--when-full", hidden=True, help="drop is --context-full shift."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout for each answer.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest conversation.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the latest conversation.")] = False,
     open: Annotated[
         str | None,
         typer.Option(
             "--open",
             metavar="CHAT",
-            help="Go on with a conversation: its title, id or number in llmgen chats.",
+            help="Continue a conversation, by its title, id or number in llmgen chats.",
         ),
     ] = None,
-    no_save: Annotated[bool, typer.Option("--no-save", help="Do not keep it for --resume.")] = False,
+    no_save: Annotated[
+        bool, typer.Option("--no-save", help="Do not keep the conversation for --resume.")
+    ] = False,
     *,
     engine: EngineOptions,
     sampling: SamplingParams,

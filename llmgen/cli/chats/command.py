@@ -35,9 +35,9 @@ class Format(StrEnum):
 
 @app.callback(invoke_without_command=True)
 def chats(context: typer.Context, json: JsonOption = False) -> None:
-    """The conversations that are kept: list (the default), search, rename, export, remove.
+    """List (the default), search, rename, export or remove kept conversations.
 
-    `llmgen chat MODEL --resume` goes on with the latest, `--open CHAT` with any of them.
+    `llmgen chat MODEL --resume` continues the latest, `--open CHAT` any of them.
     """
     if context.invoked_subcommand is None:
         show_list(json)
@@ -45,9 +45,9 @@ def chats(context: typer.Context, json: JsonOption = False) -> None:
         raise UsageError(f"--json belongs after {context.invoked_subcommand}")
 
 
-@app.command("list", short_help="The conversations, the latest first.")
+@app.command("list", short_help="List the conversations, the latest first.")
 def show_list(json: JsonOption = False) -> None:
-    """Show the conversations, the one that was written last first; --json adds their ids."""
+    """List the conversations, the latest first; --json adds their ids."""
     rows = []
     for number, entry in enumerate(kept.entries(), 1):
         if json:
@@ -86,7 +86,7 @@ def _described(number: int, entry: kept.Entry) -> dict[str, Any]:
     }
 
 
-@app.command("search", short_help="The messages that hold some words.")
+@app.command("search", short_help="Find the messages that hold some words.")
 def search(
     words: Annotated[list[str], typer.Argument(metavar="WORD...", help="What a message must hold.")],
     json: JsonOption = False,
@@ -128,7 +128,7 @@ def _excerpt(text: str, wanted: list[str]) -> str:
 
 @app.command("rename", short_help="Give a conversation a title.")
 def rename(chat: ChatArgument, title: Annotated[str, typer.Argument(metavar="TITLE")]) -> None:
-    """Give a conversation a title; one that has a title is not removed when there are many."""
+    """Give a conversation a title; one with a title is never removed automatically."""
     if not title.strip():
         raise UsageError("the title is empty; give some words")
     entry = kept.find(chat)
@@ -147,10 +147,10 @@ def rename(chat: ChatArgument, title: Annotated[str, typer.Argument(metavar="TIT
 def export(
     chat: ChatArgument,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Into a file, not to stdout.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file instead of stdout.")
     ] = None,
     format: Annotated[Format, typer.Option("--format", help="Markdown for people, or JSON.")] = Format.md,
-    force: Annotated[bool, typer.Option("--force", help="Replace a FILE that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing FILE.")] = False,
 ) -> None:
     """Write a conversation to stdout or a file; JSON is what /load and --open read."""
     entry = kept.find(chat)

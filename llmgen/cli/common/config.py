@@ -228,7 +228,7 @@ def _values(
     runs = values.pop(RUNS, None)
     if runs is not None and is_default:
         raise UsageError(
-            f"{path}: {RUNS} holds named runs, no defaults; give their file to `llmgen run --config`"
+            f"{path}: {RUNS} holds named runs, which are no defaults; give their file to `llmgen run --config`"
         )
     tables = {name: values.pop(name) for name in COMMANDS if isinstance(values.get(name), Mapping)}
     for name, table in tables.items():

@@ -41,5 +41,5 @@ def _how(cut: str, n_ctx: int) -> str:
     if cut == "max_tokens":
         return "at the limit of tokens (-n; -1 sets none)"
     if cut == "context_full":
-        return f"where the context of {n_ctx} tokens was full (-c sets another, --context-full shift goes on)"
+        return f"where the context of {n_ctx} tokens was full (-c changes its size, --context-full shift continues)"
     return "when the time was up (--timeout)"

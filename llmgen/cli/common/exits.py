@@ -97,7 +97,10 @@ def describe(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError):
         return _describe_os_error(error), FAILED
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-        return "the system gives no further thread: fewer (-t), or a higher limit (ulimit -u, -v)", FAILED
+        return (
+            "the system gives no further thread; use fewer (-t), or raise the limit (ulimit -u, -v)",
+            FAILED,
+        )
     kind = type(error).__name__
     return f"unexpected {kind}: {error} (this is a bug; LLMGEN_DEBUG=1 shows where)", FAILED
 

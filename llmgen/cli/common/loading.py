@@ -28,7 +28,7 @@ def open_llm(path: Path, engine: EngineOptions, template: ChatTemplate | None = 
     if llm.n_ctx > trained:
         note(
             f"warning: a context of {llm.n_ctx} tokens (-c), and this model was made for {trained}: "
-            f"what follows the first {trained} tokens of it may make no sense"
+            f"text after the first {trained} tokens may make no sense"
         )
     try:
         yield llm

@@ -18,12 +18,12 @@ from llmgen.cli.terminal.settings import be_quiet, is_quiet
 from llmgen.errors import UsageError
 from llmgen.visible import visible
 
-VerboseOption = Annotated[bool, typer.Option("--verbose", help="Log what happens, with timings, on stderr.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", help="Log details and timings on stderr.")]
 
 
 QuietOption = Annotated[
     bool,
-    typer.Option("-q", "--quiet", help="Nothing on stderr but errors: no notes, no warnings, no progress."),
+    typer.Option("-q", "--quiet", help="Print only errors on stderr: no notes, warnings or progress."),
 ]
 
 

@@ -58,7 +58,7 @@ def command(
             "-f",
             "--file",
             metavar="FILE",
-            help="A text file to put before the prompt, or as it (repeatable).",
+            help="A text file to put before the prompt, or to use as the prompt (repeatable).",
         ),
     ] = None,
     system: SystemOption = None,
@@ -72,10 +72,10 @@ def command(
     parse_special: Annotated[
         bool, typer.Option("--parse-special", help="Read special tokens such as <s> in a raw prompt as such.")
     ] = False,
-    no_stdin: Annotated[bool, typer.Option("--no-stdin", help="Leave stdin alone.")] = False,
+    no_stdin: Annotated[bool, typer.Option("--no-stdin", help="Do not read stdin.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end, no streaming.")] = False,
     wrap: WrapOption = True,
-    stats: Annotated[bool, typer.Option("--stats", help="Speeds on stderr at the end.")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Print speeds on stderr at the end.")] = False,
     samples: Annotated[
         int,
         typer.Option(
@@ -98,7 +98,7 @@ def command(
         typer.Option(
             "--prompt-cache",
             metavar="FILE",
-            help="Keep the computed prompt here; a later prompt that begins alike starts from it.",
+            help="Store the computed prompt in this file; later prompts with the same beginning reuse it.",
         ),
     ] = None,
     *,
@@ -111,7 +111,7 @@ def command(
     The model's chat template is applied when it has one, unless --raw is given.
     Text that is piped in follows the prompt on a new line (with --raw, at once), or
     is the prompt. Ctrl-C stops the answer and keeps the text so far. At a terminal,
-    without any prompt, the chat begins.
+    without any prompt, a chat begins.
     """
     if system_file is not None:
         if system is not None:
