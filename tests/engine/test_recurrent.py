@@ -95,7 +95,7 @@ def test_a_call_that_was_stopped_leaves_no_half_state(model):
             return RecurrentModel.forward(model, parts, role, read)
         except Interrupted:
             seq.memory()[:] = 9
-            seq.abandon()  # as a model does
+            seq.roll_back()  # as a model does
             raise
 
     model.forward, model.before_call = forward, stop
