@@ -1,4 +1,4 @@
-"""The errors a user can cause.
+"""The errors that a user can cause.
 
 Every message is one sentence that says what was found, what was expected, and
 what to do about it.  The command line prints the message and exits with

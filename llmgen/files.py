@@ -1,9 +1,9 @@
 """Files that are written whole or not at all, bounded reading, and locks between processes.
 
-What is written lies beside its place under a hidden name, ``.llmgen-*.tmp``, and moves
-there in one step.  A program that is killed half-way leaves such a file; whoever writes
-into the same folder next removes it.  A lock, which the system frees when its holder
-dies, tells what is left from what is being written.
+A file is written next to its final path under a hidden name, ``.llmgen-*.tmp``, and then
+renamed.  A program that is killed half-way leaves such a file; the next write into the
+same folder removes it.  A lock, which the system frees when its holder dies, tells
+leftovers from files that are being written.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _MOVES_OPEN_FILES = os.name != "nt"
 
 @contextmanager
 def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` at the end of the block, with ``mode`` less the umask.
+    """A file that replaces ``path`` at the end of the block, with ``mode`` less the umask.
 
-    It is on the disk by then.  After an error in the block nothing has changed.  Several
-    processes may write the same path at once: the last one stays.  Raises OSError.
+    It has reached the disk by then.  After an error in the block nothing has changed.
+    Several processes may write the same path at once: the last one wins.  Raises OSError.
     """
     _remove_leftovers(path.parent)
     file, temporary = _new_file(path.parent)
@@ -39,7 +39,7 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
             if hasattr(os, "fchmod"):
                 os.fchmod(file.fileno(), mode & ~_umask())
             os.fsync(file.fileno())
-            if _MOVES_OPEN_FILES:  # its lock holds until it has its name
+            if _MOVES_OPEN_FILES:  # while its lock is still held
                 os.replace(temporary, path)
         if not _MOVES_OPEN_FILES:
             os.replace(temporary, path)
@@ -50,18 +50,18 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
 
 
 def _new_file(folder: Path) -> tuple[BinaryIO, str]:
-    """A new locked file, and its name; the name does not depend on that of the file to be, which may be long."""
+    """A new locked file, and its name, which does not depend on the final one, since that may be long."""
     while True:
         handle, name = tempfile.mkstemp(dir=folder, prefix=_PREFIX, suffix=_SUFFIX)
         file = os.fdopen(handle, "wb")
-        # between these two steps it looks like one that was left behind, and may have been removed
+        # before it is locked it looks like a leftover, and may have been removed
         if try_lock(file) != "taken" and is_at(file, name):
             return file, name
         file.close()
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what killed programs left: files that nobody has locked."""
+    """Remove what killed programs left: files that no process has locked."""
     for path in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
         with suppress(OSError), open(path, "rb", opener=_open_own) as file:
             if try_lock(file) == "held":
@@ -75,7 +75,7 @@ def read_bounded(file: BinaryIO, limit: int) -> bytes | None:
 
 
 def _open_own(path: str, flags: int) -> int:
-    """Open a plain file, waiting for no pipe and following no link.  Raises OSError for anything else."""
+    """Open a plain file without waiting for a pipe or following a link.  Raises OSError for anything else."""
     handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -114,21 +114,20 @@ def try_lock(file: IO[bytes]) -> str:
 def folder_lock(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
     """Hold the lock file ``path`` for the length of the block, and remove it at the end.
 
-    Calls ``waiting`` again and again while another process holds it.  Yields True under the
-    lock, and False where the file system has no locks (the caller must then not
-    touch what may be another process's).  The system frees the lock when its
-    holder dies.
+    Calls ``waiting`` repeatedly while another process holds it.  Yields True under the
+    lock, and False if the file system has no locks (the caller must then not touch what
+    may belong to another process).  The system frees the lock when its holder dies.
     """
     while True:
         with path.open("ab") as file:
             state = try_lock(file)
             if state == "held" and not is_at(file, path):
-                continue  # its last holder has removed it since it was opened: the next one is another file
+                continue  # its last holder removed it after it was opened here; open the new file
             if state != "taken":
                 try:
                     yield state == "held"
                 finally:
-                    with suppress(OSError):  # where an open file cannot be removed, an empty one stays
+                    with suppress(OSError):  # if an open file cannot be removed, an empty one stays
                         path.unlink()
                 return
         waiting()

@@ -1,7 +1,7 @@
-"""The file: a bounds-checked GGUF reader over a memory map.
+"""The model file: a bounds-checked GGUF reader over a memory map.
 
-Knows ids and sizes of tensor types only; what the numbers mean comes later in the
-tree.  Raises :class:`llmgen.errors.ModelFileError`.
+Of the tensor types it knows only ids and sizes, not what the bytes mean.  Raises
+:class:`llmgen.errors.ModelFileError`.
 """
 
 from __future__ import annotations

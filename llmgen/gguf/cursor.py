@@ -1,4 +1,4 @@
-"""Reading forwards through the head of a file, never past the bytes that are there."""
+"""Reading the head of a file from front to back, never past its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from llmgen.errors import ModelFileError, shown
 from llmgen.gguf.problems import CUT_SHORT, DOWNLOAD_AGAIN, problem
 
-# Limits far above every real model, so that a file made to hurt costs little.
+# Limits far above every real model, so that a malicious file costs little.
 MAX_HEAD_BYTES = 1 << 28
 MAX_STRINGS = 1 << 22  # in all arrays together; the largest vocabularies have some 700,000 with merges
 MAX_ARRAYS = 1 << 16
@@ -36,11 +36,11 @@ class Cursor:
         self.arrays_left = MAX_ARRAYS
 
     def problem(self, found: str, what_to_do: str = DOWNLOAD_AGAIN) -> ModelFileError:
-        """The error that says what was found in this file."""
+        """The error for what was found in this file."""
         return problem(self.path, found, what_to_do)
 
     def skip(self, n_bytes: int, what: str) -> int:
-        """Move over ``n_bytes`` bytes that must be there; returns where they start."""
+        """Advance by ``n_bytes`` bytes, which must exist; returns where they start."""
         start = self.position
         end = start + n_bytes
         if end > self.size:
@@ -77,8 +77,8 @@ class Cursor:
     def count(self, what: str, item_bytes: int, limit: int = 1 << 62) -> int:
         """The next 64-bit number, as a count of items that take at least ``item_bytes`` bytes each.
 
-        Refused when so many cannot be in the rest of the file, or when there are
-        more than ``limit``; so a caller may allocate for what this returns.
+        Raises if the rest of the file cannot hold so many, or if there are more than
+        ``limit``; so a caller may allocate memory for this count.
         """
         count = self.u64(f"the number of {what}")
         left = self.size - self.position

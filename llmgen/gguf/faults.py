@@ -1,9 +1,9 @@
-"""What happens when a mapped model file is cut short, or its disk fails, while it is read.
+"""An error message for when a mapped model file is truncated, or its disk fails, while in use.
 
-Touching a page that is gone raises SIGBUS, which ends a process without a word.  A
-handler in Python would never run, since the faulty instruction is repeated before the
-interpreter gets its turn; this one is called by the system itself, in whatever thread
-the fault happened.  It says what happened; then the process ends, as it would have.
+Touching a page that is gone raises SIGBUS, which ends a process silently.  A handler in
+Python would never run, since the faulting instruction is repeated before the interpreter
+gets control; this one is called by the system itself, in the thread of the fault.  It
+prints a message; then the process ends as it would have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llmgen.errors import shown
 
 _LONGEST_PATH = 500
 _ROOM = 512
-"""Bytes, more than ``struct sigaction`` has anywhere; it begins with the handler's address."""
+"""Bytes, more than ``struct sigaction`` has on any system; it begins with the handler's address."""
 
 
 class Mapped(Protocol):
@@ -36,16 +36,16 @@ _kept: list[Any] = []  # the handler must not be collected
 
 
 def watch(file: Mapped) -> None:
-    """Explain it on stderr when this file's pages are lost, unless the program handles SIGBUS itself."""
+    """Print an explanation to stderr if this file's pages are lost, unless the program handles SIGBUS itself."""
     _files.add(file)
     explain_lost_pages()
 
 
 def explain_lost_pages(exit_code: int | None = None) -> None:
-    """From here on, a lost page of a mapped file is explained on stderr before the process ends.
+    """From now on, print an explanation to stderr before a lost page of a mapped file ends the process.
 
-    It ends by the signal, as without this, or with ``exit_code``.  Where the program, its
-    fault handler or anything else has a handler of its own, that one stays the only one.
+    The process ends by the signal, as before, or with ``exit_code``.  A handler that the
+    program, its fault handler or anything else has installed is left alone.
     """
     if _kept or not hasattr(signal, "SIGBUS") or not _is_default():
         return
@@ -54,7 +54,7 @@ def explain_lost_pages(exit_code: int | None = None) -> None:
 
     def explain(number: int) -> None:
         if not told.acquire(blocking=False):
-            return  # another thread has lost a page too, and is telling it; this one faults again until the end
+            return  # another thread is reporting its own lost page; this one faults again until the process ends
         try:
             os.write(2, _sentence())
         finally:
@@ -70,17 +70,17 @@ def explain_lost_pages(exit_code: int | None = None) -> None:
 
 
 def _is_default() -> bool:
-    """Whether nobody handles SIGBUS; Python's own books know only of handlers in Python."""
+    """Whether nothing handles SIGBUS; the signal module knows only handlers in Python."""
     action = (ctypes.c_void_p * (_ROOM // ctypes.sizeof(ctypes.c_void_p)))()
     failed = ctypes.CDLL(None).sigaction(int(signal.SIGBUS), None, ctypes.byref(action))
     return not failed and not action[0]
 
 
 def _sentence() -> bytes:
-    start = "\n" if os.isatty(1) and os.isatty(2) else ""  # an answer may be on the line
+    start = "\n" if os.isatty(1) and os.isatty(2) else ""  # an answer may be on the current line
     cut = next((file for file in _files if file.is_cut_short()), None)
     if cut is None:
-        what = "a file that is in use, perhaps a model, cannot be read any more; check the disk"
+        what = "a file in use, perhaps a model, can no longer be read; check the disk"
     else:
         name = shown(str(cut.path), _LONGEST_PATH, quote=False)
         what = f"the model file {name} was cut short while it was in use; leave it alone while it is running"

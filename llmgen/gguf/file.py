@@ -1,4 +1,4 @@
-"""A GGUF model: its metadata and its tensors, over all files it is split into."""
+"""A GGUF model: its metadata and its tensors, from one file or several."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GGUFFile:
     ``metadata`` has numbers, truth values and strings as Python values, arrays of
     numbers as read-only numpy arrays, arrays of strings as
     :class:`~llmgen.gguf.strings.StringArray` and arrays of arrays as lists.  It is
-    that of the first part, and stays good after :meth:`close`.  ``tensors`` is in
+    that of the first part, and stays valid after :meth:`close`.  ``tensors`` is in
     file order, part by part.
     """
 
@@ -44,7 +44,7 @@ class GGUFFile:
         """Open the model at ``path``; of a split model, its first part.
 
         ``~`` is not expanded.  Everything that the file says about itself is checked
-        against the bytes that are there.  Raises ModelFileError.
+        against its size.  Raises ModelFileError.
         """
         where = os.fspath(path)
         if not where:
@@ -73,7 +73,7 @@ class GGUFFile:
 
     @property
     def architecture(self) -> str | None:
-        """``general.architecture``, None where the file does not say."""
+        """``general.architecture``, or None."""
         return self.metadata.get("general.architecture")
 
     def metadata_type(self, key: str) -> str:
@@ -84,22 +84,22 @@ class GGUFFile:
         return self._entries[key].type_name
 
     def check_whole(self) -> None:
-        """Refuse to go on with a file that was cut short since it was opened.  Raises ModelFileError."""
+        """Raise ModelFileError if a file was cut short since it was opened."""
         for file in self._files:
             if file.is_cut_short():
                 found = f"the file was cut short while it was in use, expected the {file.size:,} bytes it had"
                 raise problem(file.path, found, "restore it, and load the model again")
 
     def check_unchanged(self) -> None:
-        """ModelFileError where a part was written to since it was opened: the tensors are what is there now."""
+        """Raise ModelFileError if a file was written to since it was opened, which changes its tensors."""
         for file in self._files:
             file.check_unchanged()
 
     def close(self) -> None:
-        """Close the mapping.  After it, tensors and their addresses must not be used.
+        """Close the mapping.  Tensors and their addresses must not be used afterwards.
 
-        Arrays that were taken from ``TensorInfo.data`` before keep the mapping alive
-        and stay good; metadata stays good in any case.  Closing twice is fine.
+        Arrays taken from ``TensorInfo.data`` before keep the mapping alive and stay valid;
+        metadata always stays valid.  Closing twice is allowed.
         """
         for file in self._files:
             file.close()

@@ -1,9 +1,9 @@
 """A file as read-only memory.
 
-The mapping shows the file as it is on disk at that moment.  Whoever replaces a
-model must rename a new file over the old one; a file that is rewritten or cut
-while it is mapped changes under the reader, and on most systems touching the
-missing pages ends the process (``faults`` says why).
+The mapping shows the file as it is on disk at any moment.  To replace a model, rename
+a new file over the old one; a file that is rewritten or truncated while it is mapped
+changes under the reader, and on most systems touching the missing pages ends the
+process (see ``faults``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MappedFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Map the file at ``path``; ModelFileError where that is impossible."""
+        """Map the file at ``path``; raises ModelFileError if that is impossible."""
         self.path = path
         self._map: mmap.mmap | None
         self._map, self._file = _map(path)
@@ -58,26 +58,26 @@ class MappedFile:
         return self._bytes
 
     def check_unchanged(self) -> None:
-        """ModelFileError where the file was written to since it was mapped; one renamed over it is another file."""
+        """Raise ModelFileError if the file was written to since it was mapped; one renamed over it is another file."""
         if not self._file.closed and _state(self._file) != self._state:
-            found = "the file was changed while it was in use, so what was computed since cannot be trusted"
+            found = "the file was changed while it was in use, so results since then cannot be trusted"
             raise problem(
                 self.path, found, "load it again, and replace a model by renaming another file over it"
             )
 
     def close(self) -> None:
-        """Give the mapping back; with arrays over it still in use, when the last of them goes."""
+        """Unmap the file, or leave that to the last array over it that is still in use."""
         mapped, self._map, self._bytes = self._map, None, None
         self._file.close()
         try:
             if mapped is not None:
                 mapped.close()
         except BufferError:
-            pass  # each array holds the map, which unmaps itself once nobody does
+            pass  # each array holds the map, which is unmapped when the last of them is gone
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:
-    """What changes when somebody writes to a file: its size, the time of its last change."""
+    """The size and the modification time, of which one changes when the file is written to."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
 
@@ -103,12 +103,12 @@ def _map(path: Path) -> tuple[mmap.mmap, BinaryIO]:
 
 
 def _in_large_pages(mapped: mmap.mmap) -> mmap.mmap:
-    """Let the system read the file in large pages, where it has any for files.
+    """Ask the system to read the file in large pages, if it supports that for files.
 
-    What came into memory in such pieces is read 5% faster ever after: there are fewer addresses to translate.
+    Memory in large pages is read 5% faster, because there are fewer addresses to translate.
     """
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # built without them
+        with contextlib.suppress(OSError):  # a kernel without support for it
             mapped.madvise(mmap.MADV_HUGEPAGE)
     return mapped
 
@@ -119,7 +119,7 @@ def _check_is_file(path: Path) -> None:
         raise problem(path, "this is a folder, expected a .gguf file", "name the file inside it")
     if not stat.S_ISREG(mode):
         raise problem(
-            path, "this is not a regular file, which alone can be mapped", "save the model to disk first"
+            path, "this is not a regular file, and no other can be mapped", "save the model to disk first"
         )
 
 

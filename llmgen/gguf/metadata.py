@@ -17,7 +17,7 @@ from llmgen.gguf.problems import CONVERT_AGAIN
 from llmgen.gguf.strings import read_strings
 
 MAX_DEPTH = 4
-"""How deep arrays may lie in arrays; no known model has more than one level."""
+"""How deeply arrays may be nested; no known model has more than one level."""
 
 
 class ValueType(IntEnum):
@@ -74,7 +74,7 @@ def read_metadata(cursor: Cursor, count: int) -> dict[str, Entry]:
     for i in range(count):
         key = cursor.text(f"key {i + 1} of {count}", MAX_KEY_BYTES)
         if key in entries:
-            raise cursor.problem(f"the key {shown(key)} is there twice, expected once", CONVERT_AGAIN)
+            raise cursor.problem(f"the key {shown(key)} occurs twice, expected once", CONVERT_AGAIN)
         what = f"the value of {shown(key)}"
         entries[key] = _read_value(cursor, _read_kind(cursor, what), what, 0)
     return entries
@@ -112,7 +112,7 @@ def _read_array(cursor: Cursor, what: str, depth: int) -> Entry:
     name = f"ARRAY[{kind.name}]"
     if kind is ValueType.STRING:
         return Entry(read_strings(cursor, count, what), name)
-    # The array stands on a copy of its bytes, so it is aligned and outlives the file.
+    # the array uses a copy of its bytes, so it is aligned and outlives the file
     dtype = _DTYPES[kind]
     values = np.frombuffer(cursor.bytes(count * dtype.itemsize, what), dtype)
     if kind is ValueType.BOOL:

@@ -1,4 +1,4 @@
-"""One GGUF file read whole: header, metadata and tensor table."""
+"""The head of one GGUF file: header, metadata and tensor table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llmgen.gguf.tensors import TensorInfo, read_tensors
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
-MAX_ALIGNMENT = 1 << 24  # above the largest page size anybody would align to
+MAX_ALIGNMENT = 1 << 24  # above any page size that a writer would align to
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
 
@@ -35,7 +35,7 @@ class Part:
     tensors: list[TensorInfo]
 
     def integer(self, key: str) -> int | None:
-        """The whole number stored under ``key``, None where there is no such key."""
+        """The whole number stored under ``key``, None if there is no such key."""
         entry = self.entries.get(key)
         if entry is None:
             return None
@@ -46,7 +46,7 @@ class Part:
 
 
 def read_part(path: Path) -> Part:
-    """Map the file at ``path`` and read its head; ModelFileError where it is not sound."""
+    """Map the file at ``path`` and read its head; raises ModelFileError if it is damaged."""
     file = MappedFile(path)
     try:
         return _read(file)
@@ -73,7 +73,7 @@ def _read_version(cursor: Cursor) -> int:
             raise cursor.problem(f"the file has only {len(head)} bytes", CUT_SHORT)
         found = f"this looks like {looks_like(head)}, expected a GGUF model"
         raise cursor.problem(found, "download or convert the model as a .gguf file")
-    cursor.skip(len(MAGIC), "the file's mark")
+    cursor.skip(len(MAGIC), "the file's magic number")
     version = cursor.u32("the version")
     if version not in VERSIONS:
         raise cursor.problem(*_version_problem(version))
@@ -81,7 +81,7 @@ def _read_version(cursor: Cursor) -> int:
 
 
 def _version_problem(version: int) -> tuple[str, str]:
-    """What to say about a version that cannot be read: what was found, and what to do."""
+    """For a version that cannot be read: what was found, and what to do."""
     swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
     if 1 <= swapped < 1 << 16 and swapped < version:
         return "this is a big-endian GGUF file, expected little-endian", "convert the model for this machine"

@@ -1,7 +1,7 @@
-"""How the reader words what is wrong with a file.
+"""The wording of errors about a file.
 
 Every message is one sentence: the path, what was found, what was expected, what
-to do.  Names come from the file or from the user: ``errors.shown`` cuts and escapes them.
+to do.  Names from the file or the user are cut and escaped by ``errors.shown``.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import re
 from llmgen.errors import shown
 
 HEAD_BYTES = 512
-"""How many bytes from the start of the file :func:`looks_like` wants to see."""
+"""Bytes from the start of the file that :func:`looks_like` needs."""
 
 _MAGIC = {
     b"PK\x03\x04": "a zip archive (a PyTorch checkpoint, perhaps)",
@@ -26,7 +26,7 @@ _MAGIC = {
     b"\x7fELF": "a program",
     b"MZ": "a Windows program",
     b"FUGG": "a big-endian GGUF file",
-    # The older containers wrote their names as little-endian numbers.
+    # the older formats wrote their names as little-endian numbers
     b"lmgg": "an old GGML file, the format before GGUF",
     b"fmgg": "an old GGMF file, a format before GGUF",
     b"tjgg": "an old GGJT file, a format before GGUF",

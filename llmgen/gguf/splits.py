@@ -1,4 +1,4 @@
-"""Models in several files: NAME-00001-of-00003.gguf and its neighbours.
+"""Models in several files: NAME-00001-of-00003.gguf and so on.
 
 The first part has the metadata; each part has its own tensor table and says with
 ``split.no`` (from 0) and ``split.count`` where it belongs.
@@ -35,7 +35,7 @@ def check_is_first(part: Part) -> None:
 
 
 def other_paths(part: Part) -> list[Path]:
-    """The files beside the first part that belong to the same model, all of them there."""
+    """The other files of the model, next to the first part; raises ModelFileError if one is missing."""
     count = part.integer("split.count") or 1
     path = part.file.path
     if not 1 <= count <= _MOST_PARTS:
@@ -48,7 +48,7 @@ def other_paths(part: Part) -> list[Path]:
         found = (
             f"this is the first of {count:,} parts, expected a name that ends in -00001-of-{count:05}.gguf"
         )
-        raise problem(path, found, "give the parts their own names back")
+        raise problem(path, found, "restore the names of the parts")
     return [_existing(path, _sibling(match, number), number, count) for number in range(2, count + 1)]
 
 

@@ -1,4 +1,4 @@
-"""Arrays of strings, found in one pass and decoded one by one when asked for."""
+"""Arrays of strings, located in one pass and decoded individually on access."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _Offsets: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class StringArray(Sequence[str]):
-    """The strings of one metadata array; a vocabulary's 262,144 cost nothing until read.
+    """The strings of one metadata array; even 262,144 of a vocabulary cost nothing until they are read.
 
-    Text that is not UTF-8 is shown with replacement characters; ``raw`` has the bytes.
-    The array holds its own copy of the bytes and outlives the file.
+    Text that is not UTF-8 gets replacement characters; ``raw`` has the bytes.  The array
+    has its own copy of the bytes and outlives the file.
     """
 
     __slots__ = ("_blob", "_starts")
@@ -108,8 +108,8 @@ def read_strings(cursor: Cursor, count: int, what: str) -> StringArray:
 def _short_run(cursor: Cursor, position: int, count: int) -> _Offsets | None:
     """Where ``count`` strings start, and the end of the last; None if one has 256 bytes or more.
 
-    Twice as fast as reading whole lengths: trust the lowest byte of each, then check
-    that the other seven are zero for all of them at once.
+    Twice as fast as reading whole lengths: use the lowest byte of each, then check for all
+    of them at once that the other seven are zero.
     """
     buffer = cursor.buffer
     found = [position]

@@ -18,7 +18,7 @@ from llmgen.gguf.problems import CONVERT_AGAIN, CUT_SHORT
 from llmgen.gguf.types import REMOVED_TYPES, GGMLType
 
 MAX_DIMENSIONS = 4
-MAX_NAME_BYTES = 255  # ggml keeps 63; some programs are built with room for more
+MAX_NAME_BYTES = 255  # ggml allows 63; some programs are built with a higher limit
 _MAX_BYTES = 2**63 - 1
 
 
@@ -29,7 +29,7 @@ class TensorInfo:
     ``shape`` is in GGUF order, the fastest axis first: (n_columns, n_rows, ...).
     ``address`` is the absolute address of the first of ``nbytes`` bytes, all of them
     inside the mapped file, and ``slack`` the number of bytes of the file after the
-    last of them.  Addresses are good until the file is closed.
+    last of them.  Addresses are valid until the file is closed.
     """
 
     name: str
@@ -54,7 +54,7 @@ class TensorInfo:
     def data(self) -> npt.NDArray[np.uint8]:
         """The tensor's bytes, uint8 [nbytes], read-only, not copied.
 
-        Raises ValueError once the file is closed; arrays taken before stay good.
+        Raises ValueError once the file is closed; arrays taken before stay valid.
         """
         start = self.address - self._file.address
         return self._file.bytes[start : start + self.nbytes]
@@ -72,7 +72,7 @@ class _Entry:
 
 
 def read_tensors(cursor: Cursor, file: MappedFile, count: int, alignment: int) -> list[TensorInfo]:
-    """Read ``count`` rows of the tensor table at the cursor, and check that their data is there."""
+    """Read ``count`` rows of the tensor table at the cursor, and check that the file has their data."""
     entries = [_read_entry(cursor, i, count) for i in range(count)]
     _check_unique(cursor, entries)
     data_start = cursor.position + -cursor.position % alignment
@@ -107,7 +107,7 @@ def _read_type(cursor: Cursor, what: str) -> GGMLType:
     except ValueError:
         pass
     if number in REMOVED_TYPES:
-        found = f"{what} has the type {number} ({REMOVED_TYPES[number]}), which the format no longer has"
+        found = f"{what} has the type {number} ({REMOVED_TYPES[number]}), which was removed from the format"
         raise cursor.problem(found, "get the model in a current type, or convert it again")
     found = f"{what} has the unknown type {number:,}, expected at most {max(GGMLType)} ({max(GGMLType).name})"
     raise cursor.problem(found, "get the model in another type, or a newer llmgen")
@@ -123,7 +123,7 @@ def _byte_size(cursor: Cursor, what: str, shape: tuple[int, ...], kind: GGMLType
         raise cursor.problem(found, CONVERT_AGAIN)
     nbytes = kind.bytes_for(prod(shape))
     if nbytes > _MAX_BYTES or prod(shape) > _MAX_BYTES:
-        raise cursor.problem(f"{what} has the shape {shown}, more than can be addressed")
+        raise cursor.problem(f"{what} has the shape {shown}, too large to be addressed")
     return nbytes
 
 
@@ -131,7 +131,7 @@ def _check_unique(cursor: Cursor, entries: list[_Entry]) -> None:
     seen: set[str] = set()
     for entry in entries:
         if entry.name in seen:
-            found = f"the tensor {shown(entry.name)} is there twice, expected once"
+            found = f"the tensor {shown(entry.name)} occurs twice, expected once"
             raise cursor.problem(found, CONVERT_AGAIN)
         seen.add(entry.name)
 

@@ -1,7 +1,7 @@
 """The tensor types of ggml: their ids, and how many bytes a block of values takes.
 
-This is all the file reader needs to find a tensor's last byte; what the bytes
-mean is the business of ``llmgen.backends.cpu.kernels``.
+This is all that the file reader needs to find a tensor's last byte; the backends know what
+the bytes mean.
 
 Source of ids and sizes: ``enum ggml_type`` in ggml/include/ggml.h and the block
 structs in ggml/src/ggml-common.h of llama.cpp.
@@ -71,7 +71,7 @@ class GGMLType(IntEnum):
         return n_values // self.block_size * self.block_bytes
 
 
-# Ids that ggml once used and took away again; files with them exist.
+# ids that ggml has removed; files with them exist
 REMOVED_TYPES = {
     4: "Q4_2",
     5: "Q4_3",

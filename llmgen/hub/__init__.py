@@ -26,7 +26,7 @@ __all__ = [
 
 
 def locate(model: str) -> Path:
-    """The file that MODEL means; a known model that is not here yet is fetched first.
+    """The file that MODEL names; a known model that is not here yet is fetched first.
 
     Raises:
         ModelFileError: nothing has that name.

@@ -1,7 +1,7 @@
-"""The models that llmgen knows by name before their file is there.
+"""The models that llmgen can fetch by name.
 
-Each is carried by packages of the registry that pip is configured for: the wheel
-holds the GGUF file, or consecutive pieces of it.
+Each comes in packages of the index that pip is configured for: the wheels contain the
+GGUF file, or consecutive pieces of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KnownModel:
 
     @property
     def download_bytes(self) -> int:
-        """What goes over the network: the size of all wheels."""
+        """Bytes to download: the size of all wheels."""
         return sum(piece.wheel_bytes for piece in self.pieces)
 
 

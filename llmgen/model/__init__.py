@@ -1,1 +1,1 @@
-"""What a model is: its hyperparameters, its weights, its forward pass; no device computes here."""
+"""What a model is: hyperparameters, weights, states and forward pass, independent of any backend."""

@@ -1,4 +1,4 @@
-"""What tells one model from another, cheaply."""
+"""A cheap hash that tells models apart."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SAMPLE_BYTES = 256
 
 
 def fingerprint(file: GGUFFile) -> str:
-    """Hash of a model: its hyperparameters, its tensors' names, types and shapes, and samples of each.
+    """A hash of a model's hyperparameters, its tensors' names, types and shapes, and samples of each tensor.
 
-    Fast for any size: three small pieces of every tensor are read.
+    Fast for any size: it reads three small pieces of every tensor.
     """
     digest = hashlib.sha256()
     for key in sorted(file.metadata):

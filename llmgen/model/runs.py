@@ -1,4 +1,4 @@
-"""What a model is asked to run: the words that every backend and the engine share."""
+"""The parts of a run, as the engine gives them to a backend."""
 
 from __future__ import annotations
 

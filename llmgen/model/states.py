@@ -1,7 +1,7 @@
-"""What a sequence has to remember between two runs, layer by layer.
+"""What a sequence remembers between runs, layer by layer.
 
 An architecture lists the states it needs (``Decoder.states``).  These classes say what a
-state holds; a backend decides where it lies and in which number format.
+state holds; a backend decides its place in memory and its number format.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class KV:
 class Recurrent:
     """A state of fixed size that every token replaces: ``n`` float32 values.
 
-    It cannot be cut back to an earlier length, except to one at which a copy was kept.
+    It cannot be cut back to an earlier length, except to one at which it was copied.
     """
 
     n: int

