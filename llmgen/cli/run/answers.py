@@ -36,6 +36,8 @@ class Form:
     json: bool
     head: Head
     wraps: bool
+    after_label: bool
+    """Whether the prompt ends with a label such as ``Assistant:``, which a blank follows."""
 
 
 def print_samples(
@@ -100,7 +102,7 @@ def _print(results: list[GenerationResult], form: Form) -> None:
     for i, result in enumerate(results):
         if i:
             sys.stdout.write(f"{SEPARATOR}\n")
-        print_answer(result.text, form.wraps)
+        print_answer(result.text, form.wraps, form.after_label)
 
 
 def print_beams(
@@ -140,4 +142,4 @@ def _print_found(found: list[Beam], form: Form) -> None:
             {**form.head(found[0].result), **found[0].as_dict(), "beams": [beam.as_dict() for beam in found]}
         )
     else:
-        print_answer(found[0].result.text, form.wraps)
+        print_answer(found[0].result.text, form.wraps, form.after_label)

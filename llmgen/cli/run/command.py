@@ -135,7 +135,9 @@ def command(
     if chat is not None and parse_special:
         raise UsageError("--parse-special is for raw prompts, since a message's text is data; add --raw")
     with open_llm(path, engine, chat) as llm:
-        form = Form(json, functools.partial(head, given, llm, sampling), wrap)
+        begin = functools.partial(
+            head, given, llm, sampling
+        )  # what was asked for, without the template's stops
         if chat is None:
             if not raw:
                 note("this model has no chat template, so the text is completed as it stands")
@@ -146,12 +148,14 @@ def command(
             with rendering_within(sampling.timeout):
                 ids = llm.encode_chat(fitted(chat, _messages(system, text)))
             sampling = sampling.with_(stop=(*sampling.stop, *chat.stops))
+        after_label = chat is not None and llm.detokenize(ids[-1:]).endswith(":")
+        form = Form(json, begin, wrap, after_label)
         if search is not None:
             raise typer.Exit(print_beams(llm, ids, sampling, search, form))
         if samples > 1:
             raise typer.Exit(print_samples(llm, ids, sampling, samples, form))
         with _stream(llm, ids, sampling, prompt_cache) as stream:
-            result = _print_json(stream, form.head) if json else _print_text(stream, wrap)
+            result = _print_json(stream, form.head) if json else _print_text(stream, form)
         if stats:
             _note_stats(result)
         else:
@@ -252,9 +256,9 @@ def _stream(
             raise failure
 
 
-def _print_text(stream: GenerationStream, wraps: bool) -> GenerationResult:
+def _print_text(stream: GenerationStream, form: Form) -> GenerationResult:
     """Write the text to stdout as it comes, then a line break, unless an error came before any text."""
-    write, end = answer_writer(wraps)
+    write, end = answer_writer(form.wraps, form.after_label)
     try:
         result = follow(stream, write)
     except BaseException:

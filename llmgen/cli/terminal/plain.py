@@ -107,21 +107,38 @@ class PlainWriter:
         self._line = self._begin()
 
 
-def answer_writer(wraps: bool = True) -> tuple[Write, Callable[[], None]]:
+def answer_writer(wraps: bool = True, after_label: bool = False) -> tuple[Write, Callable[[], None]]:
     """Functions that write a piece of a model's answer to stdout, and that end it.
 
-    A pipe gets the bare text.
+    A pipe gets the bare text.  ``after_label``: the prompt ends with a label such as
+    ``Assistant:``, so a blank that the answer begins with is left out.
     """
     if not sys.stdout.isatty():
-        return _write, lambda: None
+        return (_without_blank(_write) if after_label else _write), lambda: None
     watch_for_stops()
     writer = PlainWriter(sys.stdout, wraps=wraps)
-    return lambda text: writer.write(generated(text)), writer.finish
+
+    def write(text: str) -> None:
+        writer.write(generated(text))
+
+    return (_without_blank(write) if after_label else write), writer.finish
 
 
-def print_answer(text: str, wraps: bool) -> None:
-    """Write a whole answer to stdout, and a line break."""
-    write, end = answer_writer(wraps)
+def _without_blank(write: Write) -> Write:
+    """``write`` for an answer whose first character is left out where it is a blank."""
+    begun = False
+
+    def write_rest(text: str) -> None:
+        nonlocal begun
+        write(text if begun else text.removeprefix(" "))
+        begun = begun or bool(text)
+
+    return write_rest
+
+
+def print_answer(text: str, wraps: bool, after_label: bool = False) -> None:
+    """Write a whole answer to stdout, and a line break; the arguments are those of :func:`answer_writer`."""
+    write, end = answer_writer(wraps, after_label)
     write(text)
     end()
     sys.stdout.write("\n")

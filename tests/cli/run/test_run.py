@@ -165,6 +165,23 @@ def test_no_template() -> None:
     assert len(done.stdout.split()) > 5
 
 
+def test_the_blank_after_a_label_is_left_out() -> None:
+    arguments = [
+        str(gemma3()),
+        "What is the capital of France?",
+        "--template",
+        "plain",
+        "--temp",
+        "0",
+        "-n",
+        "3",
+    ]
+    text = json.loads(llmgen("run", *arguments, "--json").stdout)["text"]
+    assert text == " The capital of"
+    assert llmgen("run", *arguments).stdout == "The capital of\n"
+    assert llmgen("run", *arguments, "--samples", "2").stdout == "The capital of\n---\nThe capital of\n"
+
+
 def test_a_prompt_that_does_not_fit() -> None:
     sentence = refused(llmgen("run", str(smollm2()), "one two three four five six", "--raw", "-c", "4"))
     assert "6 tokens" in sentence
