@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 _USUAL_L2 = 1 << 19
-"""Bytes of second-level cache where the system does not tell: no server or laptop of the last years has less."""
+"""Bytes of second-level cache if the system does not tell; no recent server or laptop has less."""
 
 
 @cache
@@ -24,5 +24,5 @@ def l2_bytes() -> int:
 
 
 def panels_together() -> int:
-    """Panels of a matrix that the panel kernel takes at once: more of them read the activations less often."""
+    """Panels that the panel kernel takes at once; with more of them it reads the activations less often."""
     return 8 if l2_bytes() >= 1 << 20 else 4
