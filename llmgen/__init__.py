@@ -16,9 +16,11 @@ if TYPE_CHECKING:
         Answer,
         Batch,
         Beam,
+        Constraint,
         GenerationEvent,
         GenerationResult,
         GenerationStream,
+        Processor,
         Request,
         Sampler,
         SamplingParams,
@@ -45,6 +47,7 @@ __all__ = [
     "Batch",
     "Beam",
     "ChatTemplate",
+    "Constraint",
     "ContextFullError",
     "DownloadError",
     "GenerationEvent",
@@ -55,6 +58,7 @@ __all__ = [
     "LLM",
     "LLMGenError",
     "ModelFileError",
+    "Processor",
     "Request",
     "Sampler",
     "SamplingParams",
@@ -73,8 +77,8 @@ _NAMES_IN = {
     "llmgen.api": "LLM",
     "llmgen.errors": """ContextFullError DownloadError Interrupted KernelError LLMGenError ModelFileError
         TemplateError TokenizerError UnsupportedModelError UsageError""",
-    "llmgen.engine": """Answer Batch Beam GenerationEvent GenerationResult GenerationStream Request
-        Sampler SamplingParams Session Timings TokenLogprob""",
+    "llmgen.engine": """Answer Batch Beam Constraint GenerationEvent GenerationResult GenerationStream
+        Processor Request Sampler SamplingParams Session Timings TokenLogprob""",
     "llmgen.tokenizer": "ChatTemplate Tokenizer",
 }
 _HOME = {name: home for home, names in _NAMES_IN.items() for name in names.split()}

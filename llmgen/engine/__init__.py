@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from llmgen.engine.requests import Answer, Request
     from llmgen.engine.session import Session
     from llmgen.engine.stream import GenerationStream
+    from llmgen.sampling.interfaces import Constraint, Processor
     from llmgen.sampling.params import SamplingParams
     from llmgen.sampling.sampler import Sampler
     from llmgen.sampling.scores import TokenLogprob
@@ -27,9 +28,11 @@ _HOME = {
     "Beam": "llmgen.engine.beams",
     "BeamOptions": "llmgen.engine.beams",
     "BeamSearch": "llmgen.engine.beams",
+    "Constraint": "llmgen.sampling.interfaces",
     "GenerationEvent": "llmgen.engine.events",
     "GenerationResult": "llmgen.engine.events",
     "GenerationStream": "llmgen.engine.stream",
+    "Processor": "llmgen.sampling.interfaces",
     "Sampler": "llmgen.sampling.sampler",
     "SamplingParams": "llmgen.sampling.params",
     "Session": "llmgen.engine.session",
@@ -44,9 +47,11 @@ __all__ = [
     "Beam",
     "BeamOptions",
     "BeamSearch",
+    "Constraint",
     "GenerationEvent",
     "GenerationResult",
     "GenerationStream",
+    "Processor",
     "Sampler",
     "SamplingParams",
     "Session",

@@ -27,10 +27,10 @@ from llmgen.engine.sequence_state import OnPrompt, SequenceState, common_prefix
 from llmgen.engine.stopping import Cancel, Limits, Watchdog, attach_result
 from llmgen.errors import Interrupted, LLMGenError, UsageError
 from llmgen.model.runs import Part
-from llmgen.sampling.candidates import best, check_finite, log_total
+from llmgen.sampling.logits import check_finite
 from llmgen.sampling.params import SamplingParams, checked_params
 from llmgen.sampling.sampler import Sampler
-from llmgen.sampling.scores import TokenLogprob, TokenScore
+from llmgen.sampling.scores import TokenScore
 
 MAX_BEAMS = 64
 
@@ -266,23 +266,15 @@ class BeamSearch:
         return steps[:n]
 
     def _steps(self, hypothesis: _Hypothesis, row: NDArray[np.float32], n: int) -> list[_Step]:
-        c = hypothesis.sampler.distribution(row)
-        total = log_total(c)
-        ranked = best(c, max(n, self._params.logprobs or 0))
-        logprobs = ranked.logits.astype(np.float64) - total
-        top: tuple[TokenLogprob, ...] = ()
-        if self._params.logprobs is not None:
-            top = tuple(
-                TokenLogprob(ranked.token(i), float(logprobs[i]))
-                for i in range(min(self._params.logprobs, len(ranked)))
-            )
+        n_top = self._params.logprobs
+        ranked = hypothesis.sampler.best(row, max(n, n_top or 0))
+        top = tuple(ranked[:n_top])
         steps = []
-        for i in range(min(n, len(ranked))):
-            if logprobs[i] == -math.inf:
+        for one in ranked[:n]:
+            if one.logprob == -math.inf:
                 break
-            token, own = ranked.token(i), float(logprobs[i])
-            score = None if self._params.logprobs is None else TokenScore(token, own, top)
-            steps.append(_Step(hypothesis, token, hypothesis.logprob + own, score))
+            score = None if n_top is None else TokenScore(one.token_id, one.logprob, top)
+            steps.append(_Step(hypothesis, one.token_id, hypothesis.logprob + one.logprob, score))
         return steps
 
     def _keep(self, steps: list[_Step]) -> None:

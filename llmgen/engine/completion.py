@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from llmgen.engine.endings import EndingRules
 from llmgen.engine.events import Ending, GenerationEvent, GenerationResult, Timings
 from llmgen.engine.interfaces import TokenizerLike
-from llmgen.sampling.candidates import check_finite
+from llmgen.sampling.logits import check_finite
 from llmgen.sampling.params import SamplingParams
 from llmgen.sampling.sampler import Sampler
 from llmgen.sampling.scores import TokenScore

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from llmgen.engine.interfaces import ModelLike, SequenceLike
 from llmgen.errors import UsageError
 from llmgen.model.runs import Part
-from llmgen.sampling.candidates import Candidates, check_finite, log_total
+from llmgen.sampling.logits import check_finite, log_total
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ def _window(
 def _nll(targets: list[int], rows: NDArray[np.float32]) -> list[float]:
     """-ln p of a token under each row of logits: rows float32 [n, n_vocab]."""
     check_finite(rows)
-    return [log_total(Candidates(None, row)) - float(row[t]) for row, t in zip(rows, targets, strict=True)]
+    return [log_total(row) - float(row[t]) for row, t in zip(rows, targets, strict=True)]
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, SupportsIndex, TypeVar, cast
 
 from llmgen.errors import UsageError, shown
+from llmgen.sampling.interfaces import Constraint, Processor
 
 SAMPLER_NAMES = (
     "penalties",
@@ -57,6 +58,11 @@ def _number(default: int | float | None, low: float, high: float, text: str) -> 
 def _other(default: Any, text: str) -> Any:
     """A field whose values are checked by a function of its own."""
     return field(default=default, metadata={"help": text})
+
+
+def _in_python(default: Any, text: str) -> Any:
+    """The same for a field that no command line or file can hold."""
+    return field(default=default, metadata={"help": text, "in_python": True})
 
 
 class _Option(Protocol[Held, Given]):
@@ -155,6 +161,10 @@ class SamplingParams:
     logprobs: int | None = _number(None, 0, 1000, "log-probabilities: the token's, and this many of the best")
     logprobs_mode: Literal["raw", "processed"] = _other(
         "raw", "log-probabilities before (raw) or after (processed) all processors"
+    )
+    constraint: Constraint | None = _in_python(None, "what may come next, step by step")
+    processors: _Option[tuple[Processor, ...], Processor | Iterable[Processor]] = _in_python(
+        (), "functions that change the logits before anything else does"
     )
 
     def __post_init__(self) -> None:
@@ -266,12 +276,13 @@ def checked_params(params: Any, default: SamplingParams | None = None) -> Sampli
 
 
 def option_table() -> list[Option]:
-    """Every option of :class:`SamplingParams`, in order."""
+    """Every option of :class:`SamplingParams` that text can say, in order."""
     return [
         Option(
             f.name, flag(f.name), f.default, f.metadata.get("low"), f.metadata.get("high"), f.metadata["help"]
         )
         for f in fields(SamplingParams)
+        if "in_python" not in f.metadata
     ]
 
 
@@ -393,6 +404,22 @@ def _one_of(*choices: str) -> Any:
     return check
 
 
+def _constraint(name: str, value: Any) -> Constraint | None:
+    if value is None or isinstance(value, Constraint):
+        return value
+    expected = "None or an object with the methods allowed(), accept(token) and fork()"
+    raise UsageError(f"{name} must be {expected}, not a {type(value).__name__}")
+
+
+def _processors(name: str, value: Any) -> tuple[Processor, ...]:
+    found = value if isinstance(value, Iterable) and not callable(value) else [value]
+    items = tuple(found)
+    for item in items:
+        if not callable(item):
+            raise UsageError(f"{name} must be a function or a list of functions, not a {type(item).__name__}")
+    return items
+
+
 _CHECKS: dict[str, Any] = {
     "dry_sequence_breakers": _texts,
     "logit_bias": _bias,
@@ -403,6 +430,8 @@ _CHECKS: dict[str, Any] = {
     "ignore_eos": _yes_or_no,
     "context_full": _one_of("stop", "shift"),
     "logprobs_mode": _one_of("raw", "processed"),
+    "constraint": _constraint,
+    "processors": _processors,
 }
 
-_NAMES = frozenset(f.name for f in fields(SamplingParams))
+_NAMES = frozenset(option.name for option in option_table())

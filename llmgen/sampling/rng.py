@@ -12,9 +12,6 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 _MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 _KEY_STEP_0, _KEY_STEP_1 = 0x9E3779B9, 0xBB67AE85
 _MASK = 0xFFFFFFFF
@@ -29,8 +26,8 @@ LANE_XTC = 1
 def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
     """Four random 32-bit words for a counter and a key of 32-bit words.
 
-    The counter's words are Python ints, or numpy uint64 arrays of one shape for
-    many counters at once.
+    The counter's words are Python ints (or numpy uint64 arrays of one shape, for many counters
+    at once, as the tests have them).
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -54,14 +51,6 @@ def uniform(seed: int, step: int, lane: int = LANE_TOKEN) -> float:
     counter = (step & _MASK, (step >> 32) & _MASK, lane, 0)
     a, b, _, _ = philox4x32(counter, (seed & _MASK, (seed >> 32) & _MASK))
     return ((a << 21) | (b >> 11)) * 2.0**-53
-
-
-def uniforms(seed: int, steps: NDArray[np.uint64], lane: int = LANE_TOKEN) -> NDArray[np.float64]:
-    """The same draws for many steps: uint64 [n] -> float64 [n]."""
-    zero = np.zeros_like(steps)
-    counter = (steps & _MASK, steps >> np.uint64(32), zero + np.uint64(lane), zero)
-    a, b, _, _ = philox4x32(counter, (seed & _MASK, (seed >> 32) & _MASK))
-    return ((a << np.uint64(21)) | (b >> np.uint64(11))).astype(np.float64) * 2.0**-53
 
 
 def random_seed() -> int:

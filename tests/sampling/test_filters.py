@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from llmgen.sampling import filters, mirostat
-from llmgen.sampling.candidates import Candidates, Weights, softmax
+from naive.sampling import filters, mirostat
+from naive.sampling.candidates import Candidates, Weights, softmax
 
 
 def from_probabilities(*p):

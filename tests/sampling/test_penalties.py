@@ -3,9 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llmgen.sampling import penalties
-from llmgen.sampling.candidates import Candidates
-from llmgen.sampling.dry import Breakers, dry, repeat_lengths
+from llmgen.sampling.bias import banned_next
+from llmgen.sampling.breakers import Breakers
+from naive.sampling import penalties
+from naive.sampling.candidates import Candidates
+from naive.sampling.dry import dry, repeat_lengths
 
 
 def candidates(*logits):
@@ -47,9 +49,9 @@ def test_bias_and_bans():
     assert found.logits.tolist() == [3.5, -np.inf, 3.0]
     assert penalties.add_bias(c, tokens(), np.array([])) is c
     sequences = [[5], [1, 2], [3, 1, 4], [9, 9, 9, 9, 9]]
-    assert penalties.banned_next(tokens(3, 1), sequences).tolist() == [2, 4, 5]
-    assert penalties.banned_next(tokens(1), sequences).tolist() == [2, 5]
-    assert penalties.banned_next(tokens(), sequences).tolist() == [5]
+    assert banned_next(tokens(3, 1), sequences).tolist() == [2, 4, 5]
+    assert banned_next(tokens(1), sequences).tolist() == [2, 5]
+    assert banned_next(tokens(), sequences).tolist() == [5]
 
 
 def naive_repeats(history):

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llmgen.sampling.rng import philox4x32, uniform, uniforms
+from llmgen.sampling.rng import philox4x32, uniform
+from naive.sampling.draws import uniforms
 
 ONES = 0xFFFFFFFF
 

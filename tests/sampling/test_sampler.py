@@ -8,8 +8,8 @@ import pytest
 from engine.fakes import FakeTokenizer
 from llmgen.engine import Sampler, SamplingParams
 from llmgen.errors import LLMGenError, UsageError
-from llmgen.sampling.candidates import softmax
-from llmgen.sampling.rng import uniforms
+from naive.sampling.candidates import softmax
+from naive.sampling.draws import uniforms
 from vocabularies import spm
 
 OPEN = SamplingParams(temp=1.0, top_k=0, top_p=1, min_p=0, seed=5)

@@ -19,7 +19,8 @@ import numpy as np
 from llmgen.backends.cpu import cache_file
 from llmgen.backends.cpu.binding import Binding
 from llmgen.backends.cpu.decode_recorder import DecodeRecorder
-from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS, SAMPLING_KERNELS, TILE_TOKENS
+from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS, TILE_TOKENS
+from llmgen.backends.cpu.kernels.sampling_arguments import SAMPLING_KERNELS
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.prefill_recorder import PrefillRecorder
 from llmgen.backends.cpu.program import Control, Program, Workspace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +25,7 @@ from llmgen.cli.common.templates import SystemOption, TemplateOption, refuse_bes
 from llmgen.cli.terminal.output import note, say
 from llmgen.cli.terminal.progress import Bar
 from llmgen.errors import LLMGenError
-from llmgen.sampling.params import SamplingParams
+from llmgen.sampling.params import SamplingParams, option_table
 from llmgen.visible import visible
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def command(
                 "raw": raw,
                 "system": system,
                 "template": None if chat is None else line_hash(chat.source.encode()),
-                **asdict(sampling),
+                **{option.name: getattr(sampling, option.name) for option in option_table()},
             }
             reader = Reader(llm, sampling, chat, raw, system)
             with (

@@ -1,10 +1,8 @@
 """Natives for the sampler: a whole step in one call, whatever samplers there are in whatever order.
 
-What they compute is what sampling/filters.py, mirostat.py, penalties.py and dry.py say;
-there numpy needs dozens of calls, each of which finds its code pushed out of the caches by
-the model's weights.  ``values`` is float64 memory in the order of CHOICE_FIELDS, followed by
-the stages, CHOICE_STAGE numbers each: the code and its parameters.  ``places`` is int64
-memory in the order of CHOICE_PLACES, addresses and lengths.
+In numpy a step takes dozens of calls, each of which finds its code pushed out of the caches
+by the model's weights (tests/naive/sampling says what is computed in that way).  ``args`` is
+the address of the table ``Step``; a stage is the address of its record: see sampling_arguments.py.
 """
 
 from __future__ import annotations
@@ -12,27 +10,22 @@ from __future__ import annotations
 import numpy as np
 
 from llmgen.backends.cpu.kernels.abi import I, native
-from llmgen.backends.cpu.kernels.layout import CHOICE_FIELDS, CHOICE_ORDER, CHOICE_STAGE
-from llmgen.backends.cpu.kernels.repetition import biased, dry, penalties
-from llmgen.backends.cpu.kernels.selection import LN_2, LOW, SUM, TIES, border, keep, log, pop, sink
+from llmgen.backends.cpu.kernels.repetition import DRY, PENALTIES, biased, dry, penalties
+from llmgen.backends.cpu.kernels.sampling_arguments import (
+    ORDER,
+    STAGE_BYTES,
+    STAGES,
+    DynamicTemperature,
+    Temperature,
+    Xtc,
+    offsets,
+)
+from llmgen.backends.cpu.kernels.selection import AT, LN_2, heap_of_best, keep, log, pop
 from llmgen.backends.cpu.kernels.simd import load_f32, load_f64, load_i64, store_f64, store_i64
 from llmgen.backends.cpu.kernels.stages import (
-    DRY,
-    DYNAMIC,
-    IDS,
-    KEYS,
-    MAXIMA,
     MIROSTAT_1,
     MIROSTAT_2,
-    MU,
-    ORDER,
-    PEAK,
-    PENALTIES,
-    SPARE,
-    TEMPERATURE,
     TYPICAL,
-    WORK,
-    XTC,
     copied,
     cut,
     draw,
@@ -44,116 +37,107 @@ from llmgen.backends.cpu.kernels.stages import (
     total_of,
 )
 
-STAGES, GREEDY, COUNT, WHOLE, MOVED, DIVISOR = (
-    8 * CHOICE_FIELDS[name] for name in ("stages", "greedy", "count", "whole", "moved", "divisor")
-)
-FIRST_STAGE, STAGE_BYTES = 8 * len(CHOICE_FIELDS), 8 * CHOICE_STAGE
+XTC, TEMPERATURE, DYNAMIC = map(STAGES.index, (Xtc, Temperature, DynamicTemperature))
+_xtc, _temperature = offsets(Xtc, 1), offsets(Temperature, 1)
 
 
-@native(I(I, I, I, I))
-def choose(x: int, n: int, values: int, places: int) -> int:
-    """One sampling step: the token; -1 where the largest logit is no finite number.
+@native(I(I, I, I))
+def choose(x: int, n: int, args: int) -> int:
+    """One sampling step: the token; -1 where the largest logit, which PEAK tells, is no finite number.
 
     COUNT candidates are left then: all if WHOLE, else those in IDS; their logits are in WORK, if MOVED,
     else at ``x``, and are to be made less by PEAK and divided by DIVISOR.
     """
-    work, ids, maxima = load_i64(places + WORK), load_i64(places + IDS), load_i64(places + MAXIMA)
-    spare = load_i64(places + SPARE)
-    v, m, whole = biased(x, n, places), n, True
-    n_stages = int(load_f64(values + STAGES))
+    work, ids = load_i64(args + AT.work), load_i64(args + AT.ids)
+    v, m, whole = biased(x, n, args), n, True
+    n_stages = load_i64(args + AT.n_stages)
     divisor = np.float32(1)  # a temperature that is still to be applied
     peak, known = np.float32(0), False
     for number in range(n_stages):
-        stage = values + FIRST_STAGE + STAGE_BYTES * number
-        code = int(load_f64(stage))
+        stage = load_i64(args + AT.stages) + STAGE_BYTES * number
+        code = load_i64(stage)
         if code == PENALTIES or code == DRY:
             v, known = copied(v, m, work), False
             if code == PENALTIES:
-                penalties(v, m, whole, n, stage, places)
+                penalties(v, m, whole, n, stage, args)
             else:
-                dry(v, m, whole, n, stage, places)
+                dry(v, m, whole, n, stage, args)
             continue
         if not known:
-            peak, known = peak_of(v, m, places), True
+            peak, known = peak_of(v, m, args), True
             if not (peak > -np.inf and peak < np.inf):
-                return -1
+                break
         if code == XTC:
-            if load_f64(stage + 8) <= 0.5 and m > 1:
-                weight = load_f64(stage + 8) * total_of(v, m, peak, False, places, values)
+            if load_i64(args + AT.xtc) != 0 and m > 1:
+                weight = load_f64(stage + _xtc.threshold) * total_of(v, m, peak, False, args)
                 low = np.float32(-np.inf)
                 if weight > 1e-300:
-                    low = peak - np.float32(log(1.0 / weight, values) if weight < 1.0 else 0.0)
+                    low = peak - np.float32(log(1.0 / weight, args) if weight < 1.0 else 0.0)
                     low = low - np.float32(1e-3) * (np.float32(1) + abs(low))
                 v = copied(v, m, work)
-                if excluded(v, m, maxima, low, weight, peak, values) > 0:
-                    m = keep(v, v, m, ids, whole, maxima, np.float32(-np.inf), m, spare, ids, work)
+                if excluded(v, m, low, weight, peak, args) > 0:
+                    m = keep(v, v, m, ids, whole, np.float32(-np.inf), m, ids, work, args)
                     whole, known = False, False
             continue
         if code == TEMPERATURE or code == DYNAMIC:
-            if code == DYNAMIC and m <= 1:
+            if code == TEMPERATURE:
+                divisor = np.float32(load_f64(stage + _temperature.divisor))
+            elif m > 1:
+                divisor = np.float32(dynamic_temperature(v, m, peak, stage, args))
+            else:
                 continue
-            divisor = np.float32(load_f64(stage + 8))
-            if code == DYNAMIC:
-                divisor = np.float32(dynamic_temperature(v, m, peak, stage, places, values))
-            following = int(load_f64(stage + STAGE_BYTES)) if number + 1 < n_stages else MIROSTAT_2
+            following = load_i64(stage + STAGE_BYTES) if number + 1 < n_stages else MIROSTAT_2
             if following == MIROSTAT_1 or following == MIROSTAT_2:
                 continue  # on the fly
         else:
-            keys = load_i64(places + KEYS) if code == TYPICAL else v
-            if cut(code, stage, v, m, keys, peak, divisor, n, places, values):
-                low, ties = np.float32(load_f64(values + LOW)), int(load_f64(values + TIES))
-                m = keep(keys, v, m, ids, whole, maxima, low, ties, spare, ids, work)
+            keys = load_i64(args + AT.keys) if code == TYPICAL else v
+            if cut(code, stage, v, m, keys, peak, divisor, n, args):
+                low, ties = np.float32(load_f64(args + AT.low)), load_i64(args + AT.ties)
+                m = keep(keys, v, m, ids, whole, low, ties, ids, work, args)
                 v, whole, known = work, False, False
             if code != MIROSTAT_1 and code != MIROSTAT_2:
                 continue
         scale(v, m, peak, divisor, work)
         v, divisor, known = work, np.float32(1), False
         if code == MIROSTAT_2 and ties != 1:  # one is the best, where none is likely enough
-            bound = np.float32(log(load_f64(values + SUM), values) - load_f64(values + MU) * LN_2)
+            bound = np.float32(log(load_f64(args + AT.sum), args) - load_f64(args + AT.mu) * LN_2)
             m = likely_enough(v, m, ids, bound)
     if not known:
-        peak = peak_of(v, m, places)
-        if not (peak > -np.inf and peak < np.inf):
-            return -1
-    store_f64(values + COUNT, np.float64(m))
-    store_f64(values + WHOLE, 1.0 if whole else 0.0)
-    store_f64(values + MOVED, 1.0 if v == work else 0.0)
-    store_f64(values + PEAK, np.float64(peak))
-    store_f64(values + DIVISOR, np.float64(divisor))
-    if load_f64(values + GREEDY) != 0.0:
+        peak = peak_of(v, m, args)
+    store_f64(args + AT.peak, np.float64(peak))
+    if not (peak > -np.inf and peak < np.inf):
+        return -1
+    store_i64(args + AT.count, m)
+    store_i64(args + AT.whole, 1 if whole else 0)
+    store_i64(args + AT.moved, 1 if v == work else 0)
+    store_f64(args + AT.divisor, np.float64(divisor))
+    if load_i64(args + AT.greedy) != 0:
         index = 0
         while load_f32(v + 4 * index) != peak:
             index += 1
     else:
-        index = draw(v, m, peak, divisor, places, values)
+        index = draw(v, m, peak, divisor, args)
     return index if whole else load_i64(ids + 8 * index)
 
 
-@native(I(I, I, I, I, I))
-def head(x: int, n: int, k: int, values: int, places: int) -> int:
-    """The k best (at most CHOICE_ORDER) in IDS, in order, with PEAK and SUM; their number, or -1 as above."""
-    peak = peak_of(x, n, places)
+@native(I(I, I, I, I))
+def head(x: int, n: int, k: int, args: int) -> int:
+    """The k best (at most ORDER) in IDS, in order, with PEAK and SUM; their number, or -1 as above."""
+    peak = peak_of(x, n, args)
+    store_f64(args + AT.peak, np.float64(peak))
     if not (peak > -np.inf and peak < np.inf):
         return -1
-    store_f64(values + PEAK, np.float64(peak))
-    total = total_of(x, n, peak, False, places, values)
-    count = min(k, n, CHOICE_ORDER)
+    total = total_of(x, n, peak, False, args)
+    count = min(k, n, ORDER)
     if count > 0:
-        order, ids, keys = load_i64(places + ORDER), load_i64(places + IDS), load_i64(places + KEYS)
-        spare, maxima = load_i64(places + SPARE), load_i64(places + MAXIMA)
-        border(x, x, n, maxima, peak, peak, np.float64(count), False, True, spare, order, values)
-        low, ties = np.float32(load_f64(values + LOW)), int(load_f64(values + TIES))
-        keep(x, x, n, ids, True, maxima, low, ties, spare, ids, keys)
-        for i in range(count):
-            store_i64(order + 8 * i, i)
-        for root in range(count // 2 - 1, -1, -1):
-            sink(keys, order, root, count)
-        for i in range(count):  # the ids move to where the values' memory ends
+        order, ids, keys = load_i64(args + AT.order), load_i64(args + AT.ids), load_i64(args + AT.keys)
+        heap_of_best(x, n, count, peak, ids, args)
+        for i in range(count):  # the ids move to where the heap's memory ends
             first = pop(keys, order, count - i)
             store_i64(order + 8 * (count - 1 - i), first)
         for i in range(count):
             store_i64(order + 8 * i, load_i64(ids + 8 * load_i64(order + 8 * i)))
         for i in range(count):
             store_i64(ids + 8 * i, load_i64(order + 8 * (count - 1 - i)))
-    store_f64(values + SUM, total)
+    store_f64(args + AT.sum, total)
     return count

@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from llmgen.backends.cpu.kernels.abi import helper, stay_apart
+from llmgen.backends.cpu.kernels.sampling_arguments import STAGES, Dry, Penalties, offsets
+from llmgen.backends.cpu.kernels.selection import AT
 from llmgen.backends.cpu.kernels.simd import (
     load_f32,
     load_f64,
@@ -17,42 +19,34 @@ from llmgen.backends.cpu.kernels.simd import (
     store_f32,
     store_i32,
 )
-from llmgen.backends.cpu.kernels.stages import (
-    BIASED,
-    BIASES,
-    BREAKERS,
-    HISTORY,
-    IDS,
-    LENGTHS,
-    MARKS,
-    MASKED,
-    N_BIASED,
-    N_HISTORY,
-    N_MASKED,
-    REPEATS,
-    SINCE,
-    WORK,
-    copied,
-)
+from llmgen.backends.cpu.kernels.stages import copied
+
+PENALTIES, DRY = STAGES.index(Penalties), STAGES.index(Dry)
+_penalties, _dry = offsets(Penalties, 1), offsets(Dry, 1)
 
 
 @helper
-def biased(v, n, places):  # type: ignore[no-untyped-def]
-    """Biases and masks, in memory that may be written."""
+def biased(v, n, args):  # type: ignore[no-untyped-def]
+    """The constraint, biases and masks, in memory that may be written."""
     stay_apart()
-    n_biased, n_masked = load_i64(places + N_BIASED), load_i64(places + N_MASKED)
-    if n_biased + n_masked == 0:
+    allowed = load_i64(args + AT.allowed)
+    n_biased, n_masked = load_i64(args + AT.n_biased), load_i64(args + AT.n_masked)
+    if allowed == 0 and n_biased + n_masked == 0:
         return v
-    work = copied(v, n, load_i64(places + WORK))
+    work = copied(v, n, load_i64(args + AT.work))
+    if allowed != 0:
+        for i in range(n):
+            if load_u8(allowed + i) == 0:
+                store_f32(work + 4 * i, np.float32(-np.inf))
     for i in range(n_biased):
-        at = work + 4 * load_i64(load_i64(places + BIASED) + 8 * i)
-        bias = load_f64(load_i64(places + BIASES) + 8 * i)
+        at = work + 4 * load_i64(load_i64(args + AT.biased) + 8 * i)
+        bias = load_f64(load_i64(args + AT.biases) + 8 * i)
         if bias == -np.inf:
             store_f32(at, np.float32(-np.inf))
         else:
             store_f32(at, np.float32(np.float64(load_f32(at)) + bias))
     for i in range(n_masked):
-        store_f32(work + 4 * load_i64(load_i64(places + MASKED) + 8 * i), np.float32(-np.inf))
+        store_f32(work + 4 * load_i64(load_i64(args + AT.masked) + 8 * i), np.float32(-np.inf))
     return work
 
 
@@ -60,26 +54,27 @@ def biased(v, n, places):  # type: ignore[no-untyped-def]
 def _penalize(at, count, stage):  # type: ignore[no-untyped-def]
     """Repetition, frequency and presence penalties for a token that is in the window ``count`` times."""
     logit = np.float64(load_f32(at))
-    repeat = load_f64(stage + 16)
+    repeat = load_f64(stage + _penalties.repeat)
     logit = logit / repeat if logit > 0.0 else logit * repeat
-    store_f32(at, np.float32(logit - (count * load_f64(stage + 24) + load_f64(stage + 32))))
+    lowered = count * load_f64(stage + _penalties.frequency) + load_f64(stage + _penalties.presence)
+    store_f32(at, np.float32(logit - lowered))
 
 
 @helper
-def penalties(v, m, whole, n_vocab, stage, places):  # type: ignore[no-untyped-def]
+def penalties(v, m, whole, n_vocab, stage, args):  # type: ignore[no-untyped-def]
     """The penalties for what is in the window; MARKS counts it, and is all zeros before and after."""
     stay_apart()
-    marks, end = load_i64(places + MARKS), load_i64(places + N_HISTORY)
-    last_n = int(load_f64(stage + 8))
+    marks, end = load_i64(args + AT.marks), load_i64(args + AT.n_history)
+    last_n = int(load_f64(stage + _penalties.last_n))
     first = max(0, end - last_n) if last_n >= 0 else 0
-    history = load_i64(places + HISTORY)
+    history = load_i64(args + AT.history)
     for j in range(first, end):
         token = load_i64(history + 8 * j)
         if token >= 0 and token < n_vocab:
             store_i32(marks + 4 * token, load_u32(marks + 4 * token) + 1)
     if not whole:
         for i in range(m):
-            count = load_u32(marks + 4 * load_i64(load_i64(places + IDS) + 8 * i))
+            count = load_u32(marks + 4 * load_i64(load_i64(args + AT.ids) + 8 * i))
             if count > 0:
                 _penalize(v + 4 * i, np.float64(count), stage)
     for j in range(first, end):
@@ -115,19 +110,19 @@ def _repeats(history, n, lengths, limit):  # type: ignore[no-untyped-def]
 
 
 @helper
-def dry(v, m, whole, n_vocab, stage, places):  # type: ignore[no-untyped-def]
+def dry(v, m, whole, n_vocab, stage, args):  # type: ignore[no-untyped-def]
     """DRY: MARKS has the longest repetition that a token would continue, and is all zeros before and after."""
     stay_apart()
-    marks, end = load_i64(places + MARKS), load_i64(places + N_HISTORY)
-    last_n, allowed = int(load_f64(stage + 8)), int(load_f64(stage + 16))
+    marks, end = load_i64(args + AT.marks), load_i64(args + AT.n_history)
+    last_n, allowed = int(load_f64(stage + _dry.last_n)), int(load_f64(stage + _dry.allowed))
     first = max(0, end - last_n) if last_n >= 0 else 0
-    history, n = load_i64(places + HISTORY) + 8 * first, end - first
-    limit = min(n, load_i64(places + SINCE))
-    if load_f64(stage + 24) >= 0.0:
-        limit = min(limit, int(load_f64(stage + 24)))
+    history, n = load_i64(args + AT.history) + 8 * first, end - first
+    limit = min(n, load_i64(args + AT.since))
+    if load_f64(stage + _dry.longest) >= 0.0:
+        limit = min(limit, int(load_f64(stage + _dry.longest)))
     if n < 2 or limit < allowed:
         return
-    lengths = load_i64(places + LENGTHS)
+    lengths = load_i64(args + AT.lengths)
     _repeats(history, n, lengths, limit)
     for sweep in range(2):
         for j in range(1, n):
@@ -135,7 +130,7 @@ def dry(v, m, whole, n_vocab, stage, places):  # type: ignore[no-untyped-def]
             if length < allowed:
                 continue
             token = load_i64(history + 8 * (n - j))  # the one after the repetition
-            if token < 0 or token >= n_vocab or load_u8(load_i64(places + BREAKERS) + token) != 0:
+            if token < 0 or token >= n_vocab or load_u8(load_i64(args + AT.breakers) + token) != 0:
                 continue
             longest = load_u32(marks + 4 * token)
             if sweep == 0:
@@ -143,15 +138,15 @@ def dry(v, m, whole, n_vocab, stage, places):  # type: ignore[no-untyped-def]
                 continue
             store_i32(marks + 4 * token, 0)
             if whole and longest > 0:
-                _add_repeat(v + 4 * token, longest - allowed, places)
+                _add_repeat(v + 4 * token, longest - allowed, args)
         if sweep == 0 and not whole:
             for i in range(m):
-                longest = load_u32(marks + 4 * load_i64(load_i64(places + IDS) + 8 * i))
+                longest = load_u32(marks + 4 * load_i64(load_i64(args + AT.ids) + 8 * i))
                 if longest > 0:
-                    _add_repeat(v + 4 * i, longest - allowed, places)
+                    _add_repeat(v + 4 * i, longest - allowed, args)
 
 
 @helper
-def _add_repeat(at, i, places):  # type: ignore[no-untyped-def]
-    penalty = load_f64(load_i64(places + REPEATS) + 8 * i)
+def _add_repeat(at, i, args):  # type: ignore[no-untyped-def]
+    penalty = load_f64(load_i64(args + AT.repeats) + 8 * i)
     store_f32(at, np.float32(np.float64(load_f32(at)) - penalty))

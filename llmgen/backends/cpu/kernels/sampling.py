@@ -1,9 +1,8 @@
-"""Natives for the sampler: what it needs to know of a whole vocabulary of logits, in one pass each.
+"""Helpers of choice.py: sums and maxima over many logits, 16 at a time.
 
-``x`` and ``out`` are addresses of float32 [n]; ``values`` that of float32 [32]: the
-number that the function takes besides (see each), and from 16 on scratch space for the
-end of a vocabulary that is no multiple of 16.  Sums are kept per block of SAMPLING_BLOCK values,
-float32 [ceil(n / BLOCK)], in an order that no CPU changes.
+``x`` and ``out`` are addresses of float32 [n]; ``spare`` that of float32 [16], scratch space
+for the end of a vocabulary that is no multiple of 16.  Sums are kept per block of BLOCK values,
+in an order that no CPU changes.
 """
 
 from __future__ import annotations
@@ -11,12 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.core import types
 
-from llmgen.backends.cpu.kernels.abi import I, inline, native
-from llmgen.backends.cpu.kernels.layout import SAMPLING_BLOCK, SAMPLING_LANES
+from llmgen.backends.cpu.kernels.abi import inline
+from llmgen.backends.cpu.kernels.sampling_arguments import BLOCK, LANES
 from llmgen.backends.cpu.kernels.simd import (
-    absolute,
     at_least,
     bits_float,
     constant,
@@ -38,8 +35,6 @@ from llmgen.backends.cpu.kernels.simd import (
     zero_f32x16,
 )
 
-_SCRATCH = 64  # bytes behind ``values``
-
 
 def _all(value: float) -> Any:
     return constant(f32x16, [float(np.float32(value))] * 16)
@@ -54,12 +49,11 @@ _exponent = shift(i32x16, "shl", [23] * 16)
 
 
 @inline
-def rest_of(x, first, n, values, fill):  # type: ignore[no-untyped-def]
-    """Copy the last values [first, n), fewer than 16, to the scratch space; its address."""
-    scratch = values + _SCRATCH
+def rest_of(x, first, n, spare, fill):  # type: ignore[no-untyped-def]
+    """Copy the last values [first, n), fewer than 16, to ``spare``; its address."""
     for i in range(16):
-        store_f32(scratch + 4 * i, load_f32(x + 4 * (first + i)) if first + i < n else fill)
-    return scratch
+        store_f32(spare + 4 * i, load_f32(x + 4 * (first + i)) if first + i < n else fill)
+    return spare
 
 
 @inline
@@ -72,52 +66,52 @@ def weight(d):  # type: ignore[no-untyped-def]
 
 
 @inline
-def total_of_block(x, start, n, values, peak):  # type: ignore[no-untyped-def]
+def total_of_block(x, start, n, spare, peak):  # type: ignore[no-untyped-def]
     """Sum of e^(x - peak) over the block that begins at ``start``; peak: 16 lanes."""
-    stop = min(n, start + SAMPLING_BLOCK)
+    stop = min(n, start + BLOCK)
     whole = stop // 16 * 16
     total = zero_f32x16()
     for i in range(4 * start, 4 * whole, 64):
         total = total + weight(at_least(load_f32x16(x + i) - peak, _LOWEST()))
     if whole < stop:
-        rest = rest_of(x, whole, n, values, np.float32(-np.inf))
+        rest = rest_of(x, whole, n, spare, np.float32(-np.inf))
         total = total + weight(at_least(load_f32x16(rest) - peak, _LOWEST()))
     return sum_f32x16(total)
 
 
 @inline
-def scaled_total_of_block(x, start, n, values, peak, divisor):  # type: ignore[no-untyped-def]
+def scaled_total_of_block(x, start, n, spare, peak, divisor):  # type: ignore[no-untyped-def]
     """Sum of e^((x - peak) / divisor) over a block; peak and divisor: 16 lanes."""
-    stop = min(n, start + SAMPLING_BLOCK)
+    stop = min(n, start + BLOCK)
     whole = stop // 16 * 16
     total = zero_f32x16()
     for i in range(4 * start, 4 * whole, 64):
         total = total + weight(at_least((load_f32x16(x + i) - peak) / divisor, _LOWEST()))
     if whole < stop:
-        rest = rest_of(x, whole, n, values, np.float32(-np.inf))
+        rest = rest_of(x, whole, n, spare, np.float32(-np.inf))
         total = total + weight(at_least((load_f32x16(rest) - peak) / divisor, _LOWEST()))
     return sum_f32x16(total)
 
 
 @inline
-def dot_of_block(x, start, n, values, peak):  # type: ignore[no-untyped-def]
+def dot_of_block(x, start, n, spare, peak):  # type: ignore[no-untyped-def]
     """Sum of e^(x - peak) (x - peak) over a block."""
-    stop = min(n, start + SAMPLING_BLOCK)
+    stop = min(n, start + BLOCK)
     whole = stop // 16 * 16
     dot = zero_f32x16()
     for i in range(4 * start, 4 * whole, 64):
         distance = at_least(load_f32x16(x + i) - peak, _LOWEST())
         dot = dot + weight(distance) * distance
     if whole < stop:
-        distance = at_least(load_f32x16(rest_of(x, whole, n, values, np.float32(-np.inf))) - peak, _LOWEST())
+        distance = at_least(load_f32x16(rest_of(x, whole, n, spare, np.float32(-np.inf))) - peak, _LOWEST())
         dot = dot + weight(distance) * distance
     return sum_f32x16(dot)
 
 
 @inline
-def moments_of_block(x, start, n, values, origin):  # type: ignore[no-untyped-def]
+def moments_of_block(x, start, n, spare, origin):  # type: ignore[no-untyped-def]
     """Sums of x - origin and of its square over a block."""
-    stop = min(n, start + SAMPLING_BLOCK)
+    stop = min(n, start + BLOCK)
     whole = stop // 16 * 16
     total, square = zero_f32x16(), zero_f32x16()
     for i in range(4 * start, 4 * whole, 64):
@@ -125,90 +119,27 @@ def moments_of_block(x, start, n, values, origin):  # type: ignore[no-untyped-de
         total = total + distance
         square = square + distance * distance
     if whole < stop:
-        distance = load_f32x16(rest_of(x, whole, n, values, origin)) - splat(origin)
+        distance = load_f32x16(rest_of(x, whole, n, spare, origin)) - splat(origin)
         total = total + distance
         square = square + distance * distance
     return sum_f32x16(total), sum_f32x16(square)
 
 
-@native(I(I, I, I, I))
-def exp_sums(x: int, n: int, values: int, sums: int) -> int:
-    """sums = sum of e^(x - values[0]) per block; values[0] is the largest x."""
-    peak = splat(load_f32(values))
-    for start in range(0, n, SAMPLING_BLOCK):
-        store_f32(sums + 4 * (start // SAMPLING_BLOCK), total_of_block(x, start, n, values, peak))
-    return 0
-
-
-@native(I(I, I, I, I, I))
-def exp_dots(x: int, n: int, values: int, sums: int, dots: int) -> int:
-    """The same, and dots = sum of e^(x - values[0]) (x - values[0]) per block."""
-    peak = splat(load_f32(values))
-    for start in range(0, n, SAMPLING_BLOCK):
-        block = 4 * (start // SAMPLING_BLOCK)
-        store_f32(sums + block, total_of_block(x, start, n, values, peak))
-        store_f32(dots + block, dot_of_block(x, start, n, values, peak))
-    return 0
-
-
 @inline
-def lane_maxima(x, n, values, out):  # type: ignore[no-untyped-def]
+def lane_maxima(x, n, spare, out):  # type: ignore[no-untyped-def]
     """out = the largest of every 16th x in each block, 16 per block; returns the largest of all, NaN where one is."""
     lowest = splat(np.float32(-np.inf))
     top = lowest
-    for start in range(0, n, SAMPLING_BLOCK):
-        stop = min(n, start + SAMPLING_BLOCK)
+    for start in range(0, n, BLOCK):
+        stop = min(n, start + BLOCK)
         whole = stop // 32 * 32
         even, odd = lowest, lowest
         for i in range(4 * start, 4 * whole, 128):
             even = maximum(even, load_f32x16(x + i))
             odd = maximum(odd, load_f32x16(x + i + 64))
         for i in range(whole, stop, 16):
-            even = maximum(even, load_f32x16(rest_of(x, i, n, values, np.float32(-np.inf))))
+            even = maximum(even, load_f32x16(rest_of(x, i, n, spare, np.float32(-np.inf))))
         even = maximum(even, odd)
         top = maximum(top, even)
-        store_f32x16(out + 4 * SAMPLING_LANES * (start // SAMPLING_BLOCK), even)
+        store_f32x16(out + 4 * LANES * (start // BLOCK), even)
     return max_f32x16(top)
-
-
-@native(I(I, I, I, I))
-def maxima(x: int, n: int, values: int, out: int) -> int:
-    """out = the largest of every 16th x in each block, 16 per block; NaN where one is NaN."""
-    lane_maxima(x, n, values, out)
-    return 0
-
-
-@native(I(I, I, I, I, I))
-def moments(x: int, n: int, values: int, sums: int, squares: int) -> int:
-    """sums = sum of x - values[0], squares = sum of (x - values[0])^2, per block."""
-    origin = load_f32(values)
-    for start in range(0, n, SAMPLING_BLOCK):
-        total, square = moments_of_block(x, start, n, values, origin)
-        block = 4 * (start // SAMPLING_BLOCK)
-        store_f32(sums + block, total)
-        store_f32(squares + block, square)
-    return 0
-
-
-@native(I(I, I, I, I))
-def scaled(x: int, n: int, values: int, out: int) -> int:
-    """out = (x - values[0]) / values[1]."""
-    origin, divisor = load_f32(values), load_f32(values + 4)
-    whole = n // 16 * 16
-    for i in range(0, 4 * whole, 64):
-        store_f32x16(out + i, (load_f32x16(x + i) - splat(origin)) / splat(divisor))
-    for i in range(4 * whole, 4 * n, 4):
-        store_f32(out + i, types.float32((load_f32(x + i) - origin) / divisor))
-    return 0
-
-
-@native(I(I, I, I, I))
-def nearness(x: int, n: int, values: int, out: int) -> int:
-    """out = -|x - values[0]|."""
-    center = load_f32(values)
-    whole = n // 16 * 16
-    for i in range(0, 4 * whole, 64):
-        store_f32x16(out + i, zero_f32x16() - absolute(load_f32x16(x + i) - splat(center)))
-    for i in range(4 * whole, 4 * n, 4):
-        store_f32(out + i, -abs(load_f32(x + i) - center))
-    return 0

@@ -6,8 +6,8 @@ and summing what is over it, and blocks whose largest value does not reach the b
 passed over.  Up to FINE candidates all sums are float64 over single weights; over it, float32
 over blocks of 512 (see sampling.py), added in float64.
 
-``values`` is the caller's float64 memory (layout.CHOICE_FIELDS), ``spare`` float32 [32],
-``maxima`` what lane_maxima found for the keys, ``order`` int64 [CHOICE_ORDER].
+``args`` is the address of the table ``Step`` (sampling_arguments.py), of which ``maxima`` is what
+lane_maxima found for the keys.
 """
 
 from __future__ import annotations
@@ -17,14 +17,8 @@ from llvmlite import ir
 from numba.core import types
 
 from llmgen.backends.cpu.kernels.abi import helper, stay_apart
-from llmgen.backends.cpu.kernels.layout import (
-    CHOICE_BORDER,
-    CHOICE_FIELDS,
-    CHOICE_FINE,
-    SAMPLING_BLOCK,
-    SAMPLING_LANES,
-)
 from llmgen.backends.cpu.kernels.sampling import rest_of, weight
+from llmgen.backends.cpu.kernels.sampling_arguments import BLOCK, BORDER, FINE, LANES, Step, offsets
 from llmgen.backends.cpu.kernels.simd import (
     at_least,
     binary,
@@ -42,9 +36,8 @@ from llmgen.backends.cpu.kernels.simd import (
     zero_f32x16,
 )
 
-BORDER, FINE = CHOICE_BORDER, CHOICE_FINE
 LN_2 = 0.6931471805599453
-SCRATCH, LOW, TIES, SUM = (8 * CHOICE_FIELDS[name] for name in ("scratch", "low", "ties", "sum"))
+AT = offsets(Step)
 _FEW = 256  # so many first ones are found through a heap
 
 reached = binary(
@@ -74,7 +67,7 @@ def hits(keys, i, m, low, spare):  # type: ignore[no-untyped-def]
 
 
 @helper
-def exp(d, values):  # type: ignore[no-untyped-def]
+def exp(d, args):  # type: ignore[no-untyped-def]
     """e^d for d <= 0 in float64, to about 1 ulp: 2^n times the Taylor series of e^r, |r| <= ln(2) / 2."""
     stay_apart()
     if not d > -700.0:
@@ -95,12 +88,12 @@ def exp(d, values):  # type: ignore[no-untyped-def]
     p = p * r + 0.5
     p = p * r + 1.0
     p = p * r + 1.0
-    store_i64(values + SCRATCH, (n + 1023) << 52)
-    return p * load_f64(values + SCRATCH)
+    store_i64(args + AT.scratch, (n + 1023) << 52)
+    return p * load_f64(args + AT.scratch)
 
 
 @helper
-def log(x, values):  # type: ignore[no-untyped-def]
+def log(x, args):  # type: ignore[no-untyped-def]
     """ln x for 1 <= x < 1e300, by Newton's method on e^-y = 1 / x."""
     stay_apart()
     y = 0.0
@@ -109,7 +102,7 @@ def log(x, values):  # type: ignore[no-untyped-def]
         rest *= 0.5
         y += LN_2
     for _ in range(5):
-        y += x * exp(-y, values) - 1.0
+        y += x * exp(-y, args) - 1.0
     return y
 
 
@@ -147,14 +140,16 @@ def pop(keys, order, count):  # type: ignore[no-untyped-def]
 
 
 @helper
-def heap_between(keys, m, maxima, low, high, spare, order):  # type: ignore[no-untyped-def]
+def heap_between(keys, m, low, high, args):  # type: ignore[no-untyped-def]
     """A heap of the indices with low <= key < high, of which there are at most BORDER; their number."""
     stay_apart()
+    maxima, spare = load_i64(args + AT.maxima), load_i64(args + AT.spare)
+    order = load_i64(args + AT.order)
     count = 0
-    for start in range(0, m, SAMPLING_BLOCK):
-        lanes = maxima + 4 * (start // SAMPLING_BLOCK) * SAMPLING_LANES
+    for start in range(0, m, BLOCK):
+        lanes = maxima + 4 * (start // BLOCK) * LANES
         if max_f32x16(load_f32x16(lanes)) >= low:
-            for row in range(start, min(m, start + SAMPLING_BLOCK), 16):
+            for row in range(start, min(m, start + BLOCK), 16):
                 bits, i = hits(keys, row, m, low, spare), row
                 while bits != 0:
                     if bits & 1 != 0 and load_f32(keys + 4 * i) < high:
@@ -167,21 +162,22 @@ def heap_between(keys, m, maxima, low, high, spare, order):  # type: ignore[no-u
 
 
 @helper
-def over(keys, v, m, maxima, low, peak, counting, spare, values):  # type: ignore[no-untyped-def]
+def over(keys, v, m, low, peak, counting, args):  # type: ignore[no-untyped-def]
     """How many keys are at least ``low``; SUM becomes the sum of their e^(v - peak), unless ``counting``."""
     stay_apart()
+    maxima, spare = load_i64(args + AT.maxima), load_i64(args + AT.spare)
     count, total = 0, 0.0
-    for start in range(0, m, SAMPLING_BLOCK):
-        lanes = maxima + 4 * (start // SAMPLING_BLOCK) * SAMPLING_LANES
+    for start in range(0, m, BLOCK):
+        lanes = maxima + 4 * (start // BLOCK) * LANES
         if not max_f32x16(load_f32x16(lanes)) >= low:
             continue
-        stop = min(m, start + SAMPLING_BLOCK)
+        stop = min(m, start + BLOCK)
         if m <= FINE:
             for i in range(start, stop):
                 if load_f32(keys + 4 * i) >= low:
                     count += 1
                     if not counting:
-                        total += exp(np.float64(load_f32(v + 4 * i)) - np.float64(peak), values)
+                        total += exp(np.float64(load_f32(v + 4 * i)) - np.float64(peak), args)
             continue
         part, found = zero_f32x16(), zero_f32x16()
         for i in range(start, stop, 16):
@@ -200,7 +196,7 @@ def over(keys, v, m, maxima, low, peak, counting, spare, values):  # type: ignor
                 )
         count += int(sum_f32x16(found))
         total += np.float64(sum_f32x16(part))
-    store_f64(values + SUM, total)
+    store_f64(args + AT.sum, total)
     return count
 
 
@@ -229,7 +225,7 @@ def _kth(maxima, n_maxima, k, heap):  # type: ignore[no-untyped-def]
 
 
 @helper
-def border(keys, v, m, maxima, top, peak, goal, beyond, counting, spare, order, values):  # type: ignore[no-untyped-def]
+def border(keys, v, m, top, peak, goal, beyond, counting, args):  # type: ignore[no-untyped-def]
     """Where the fewest first candidates end that together reach ``goal``.
 
     First: by falling key, then by rising index.  ``goal`` is a number of candidates where
@@ -242,8 +238,8 @@ def border(keys, v, m, maxima, top, peak, goal, beyond, counting, spare, order, 
     n_low, n_high, sum_high = m, 0, 0.0
     step = np.float32(4)
     if counting and goal <= _FEW and m > BORDER:
-        low = _kth(maxima, -(-m // SAMPLING_BLOCK) * SAMPLING_LANES, int(goal), order)
-        n_low = over(keys, v, m, maxima, low, peak, True, spare, values)
+        low = _kth(load_i64(args + AT.maxima), -(-m // BLOCK) * LANES, int(goal), load_i64(args + AT.order))
+        n_low = over(keys, v, m, low, peak, True, args)
     while n_low - n_high > BORDER:
         if low == -np.inf:
             middle = top - step
@@ -254,26 +250,25 @@ def border(keys, v, m, maxima, top, peak, goal, beyond, counting, spare, order, 
                 middle = top
         if not (middle > low and middle < high):
             break
-        count = over(keys, v, m, maxima, middle, peak, counting, spare, values)
-        amount = np.float64(count) if counting else load_f64(values + SUM)
+        count = over(keys, v, m, middle, peak, counting, args)
+        amount = np.float64(count) if counting else load_f64(args + AT.sum)
         if amount > goal or (not beyond and amount >= goal):
             low, n_low = middle, count
         else:
-            high, n_high, sum_high = middle, count, load_f64(values + SUM)
+            high, n_high, sum_high = middle, count, load_f64(args + AT.sum)
     amount = np.float64(n_high) if counting else sum_high
     if n_low - n_high <= BORDER:
-        _end_in_heap(
-            keys, v, m, maxima, low, high, peak, amount, goal, beyond, counting, spare, order, values
-        )
+        _end_in_heap(keys, v, m, low, high, peak, amount, goal, beyond, counting, args)
     else:
-        _end_in_ties(keys, v, m, low, peak, amount, goal, beyond, counting, values)
+        _end_in_ties(keys, v, m, low, peak, amount, goal, beyond, counting, args)
 
 
 @helper
-def _end_in_heap(keys, v, m, maxima, low, high, peak, amount, goal, beyond, counting, spare, order, values):  # type: ignore[no-untyped-def]
+def _end_in_heap(keys, v, m, low, high, peak, amount, goal, beyond, counting, args):  # type: ignore[no-untyped-def]
     """The border among the few with low <= key < high, taken in order; ``amount``: what is over them."""
     stay_apart()
-    count = heap_between(keys, m, maxima, low, high, spare, order)
+    order = load_i64(args + AT.order)
+    count = heap_between(keys, m, low, high, args)
     last, ties = high, 0
     while count > 0:
         i = pop(keys, order, count)
@@ -281,15 +276,15 @@ def _end_in_heap(keys, v, m, maxima, low, high, peak, amount, goal, beyond, coun
         key = load_f32(keys + 4 * i)
         ties = ties + 1 if key == last else 1
         last = key
-        amount += 1.0 if counting else exp(np.float64(load_f32(v + 4 * i)) - np.float64(peak), values)
+        amount += 1.0 if counting else exp(np.float64(load_f32(v + 4 * i)) - np.float64(peak), args)
         if amount > goal or (not beyond and amount >= goal):
             break
-    store_f64(values + LOW, np.float64(last))
-    store_f64(values + TIES, np.float64(ties))
+    store_f64(args + AT.low, np.float64(last))
+    store_i64(args + AT.ties, ties)
 
 
 @helper
-def _end_in_ties(keys, v, m, low, peak, amount, goal, beyond, counting, values):  # type: ignore[no-untyped-def]
+def _end_in_ties(keys, v, m, low, peak, amount, goal, beyond, counting, args):  # type: ignore[no-untyped-def]
     """The border among very many keys that are all ``low``."""
     stay_apart()
     ties = 0
@@ -298,28 +293,29 @@ def _end_in_ties(keys, v, m, low, peak, amount, goal, beyond, counting, values):
         if load_f32(keys + 4 * i) == low:
             if load_f32(v + 4 * i) != logit:
                 logit = load_f32(v + 4 * i)
-                own = exp(np.float64(logit) - np.float64(peak), values)
+                own = exp(np.float64(logit) - np.float64(peak), args)
             ties += 1
             amount += 1.0 if counting else own
             if amount > goal or (not beyond and amount >= goal):
                 break
-    store_f64(values + LOW, np.float64(low))
-    store_f64(values + TIES, np.float64(ties))
+    store_f64(args + AT.low, np.float64(low))
+    store_i64(args + AT.ties, ties)
 
 
 @helper
-def keep(keys, v, m, ids, whole, maxima, low, ties, spare, out_ids, out):  # type: ignore[no-untyped-def]
+def keep(keys, v, m, ids, whole, low, ties, out_ids, out, args):  # type: ignore[no-untyped-def]
     """Those with a key over ``low``, and the first ``ties`` of those with it; their number.
 
     ``whole``: ids are the indices.  The outputs may be the inputs.
     """
     stay_apart()
+    maxima, spare = load_i64(args + AT.maxima), load_i64(args + AT.spare)
     count = 0
-    for start in range(0, m, SAMPLING_BLOCK):
-        lanes = maxima + 4 * (start // SAMPLING_BLOCK) * SAMPLING_LANES
+    for start in range(0, m, BLOCK):
+        lanes = maxima + 4 * (start // BLOCK) * LANES
         if not max_f32x16(load_f32x16(lanes)) >= low:
             continue
-        for row in range(start, min(m, start + SAMPLING_BLOCK), 16):
+        for row in range(start, min(m, start + BLOCK), 16):
             if hits(keys, row, m, low, spare) == 0:
                 continue
             for i in range(row, min(m, row + 16)):
@@ -330,4 +326,19 @@ def keep(keys, v, m, ids, whole, maxima, low, ties, spare, out_ids, out):  # typ
                 tie = key == low and ties > 0
                 ties -= tie
                 count += tie or key > low
+    return count
+
+
+@helper
+def heap_of_best(v, m, k, peak, out_ids, args):  # type: ignore[no-untyped-def]
+    """The k best: their indices by rising index in ``out_ids``, values in KEYS, a heap of their places in ORDER."""
+    stay_apart()
+    keys, order = load_i64(args + AT.keys), load_i64(args + AT.order)
+    border(v, v, m, peak, peak, np.float64(k), False, True, args)
+    low, ties = np.float32(load_f64(args + AT.low)), load_i64(args + AT.ties)
+    count = keep(v, v, m, out_ids, True, low, ties, out_ids, keys, args)
+    for i in range(count):
+        store_i64(order + 8 * i, i)
+    for root in range(count // 2 - 1, -1, -1):
+        sink(keys, order, root, count)
     return count

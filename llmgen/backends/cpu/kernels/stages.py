@@ -1,7 +1,7 @@
 """What the samplers of choice.py do to a list of candidates, one helper for each.
 
-The arguments are as in selection.py; ``places`` is int64 memory in the order of
-CHOICE_PLACES, ``stage`` the address of a stage: its code and its parameters.
+The arguments are as in selection.py; ``stage`` is the address of a stage's record
+(sampling_arguments.py): its code and its parameters.
 """
 
 from __future__ import annotations
@@ -10,13 +10,6 @@ import numpy as np
 from numba.core import types
 
 from llmgen.backends.cpu.kernels.abi import helper, stay_apart
-from llmgen.backends.cpu.kernels.layout import (
-    CHOICE_FIELDS,
-    CHOICE_PLACES,
-    CHOICE_STAGES,
-    SAMPLING_BLOCK,
-    SAMPLING_LANES,
-)
 from llmgen.backends.cpu.kernels.sampling import (
     dot_of_block,
     lane_maxima,
@@ -24,19 +17,22 @@ from llmgen.backends.cpu.kernels.sampling import (
     scaled_total_of_block,
     total_of_block,
 )
-from llmgen.backends.cpu.kernels.selection import (
+from llmgen.backends.cpu.kernels.sampling_arguments import (
+    BLOCK,
     FINE,
-    LN_2,
-    LOW,
-    SUM,
-    TIES,
-    border,
-    exp,
-    keep,
-    log,
-    pop,
-    sink,
+    LANES,
+    STAGES,
+    DynamicTemperature,
+    MinP,
+    Mirostat1,
+    Mirostat2,
+    TopK,
+    TopNSigma,
+    TopP,
+    Typical,
+    offsets,
 )
+from llmgen.backends.cpu.kernels.selection import AT, LN_2, border, exp, heap_of_best, log, pop
 from llmgen.backends.cpu.kernels.simd import (
     absolute,
     load_f32,
@@ -52,16 +48,10 @@ from llmgen.backends.cpu.kernels.simd import (
     zero_f32x16,
 )
 
-U, MU, ZIPF, SHARE, PEAK, DOT = (
-    8 * CHOICE_FIELDS[name] for name in ("u", "mu", "zipf", "share", "peak", "dot")
-)
-WORK, IDS, MAXIMA, SUMS, KEYS, ORDER, MARKS, SPARE, BIASED, BIASES, N_BIASED, MASKED, N_MASKED = (
-    8 * i for i in range(13)
-)
-HISTORY, N_HISTORY, REPEATS, LENGTHS, BREAKERS, SINCE = (8 * i for i in range(13, len(CHOICE_PLACES)))
-TOP_K, TYPICAL, TOP_P, MIN_P, SIGMA, XTC, TEMPERATURE, DYNAMIC, MIROSTAT_1, MIROSTAT_2, PENALTIES, DRY = (
-    range(len(CHOICE_STAGES))
-)
+TOP_K, TOP_P, TYPICAL, MIN_P, TOP_N_SIGMA = map(STAGES.index, (TopK, TopP, Typical, MinP, TopNSigma))
+MIROSTAT_1, MIROSTAT_2 = STAGES.index(Mirostat1), STAGES.index(Mirostat2)
+_top_k, _top_p, _typical, _min_p = offsets(TopK, 1), offsets(TopP, 1), offsets(Typical, 1), offsets(MinP, 1)
+_top_n_sigma, _dynamic = offsets(TopNSigma, 1), offsets(DynamicTemperature, 1)
 _ESTIMATE_FROM = 100  # the best tokens from which Mirostat 1 estimates
 
 
@@ -98,95 +88,95 @@ def _nearness(v, m, center, out):  # type: ignore[no-untyped-def]
 
 
 @helper
-def peak_of(v, m, places):  # type: ignore[no-untyped-def]
+def peak_of(v, m, args):  # type: ignore[no-untyped-def]
     """The largest, having filled MAXIMA."""
     stay_apart()
-    return lane_maxima(v, m, load_i64(places + SPARE), load_i64(places + MAXIMA))
+    return lane_maxima(v, m, load_i64(args + AT.spare), load_i64(args + AT.maxima))
 
 
 @helper
-def total_of(v, m, peak, with_dot, places, values):  # type: ignore[no-untyped-def]
+def total_of(v, m, peak, with_dot, args):  # type: ignore[no-untyped-def]
     """Sum of e^(v - peak); DOT becomes the sum of e^(v - peak) (v - peak) where that is asked for."""
     stay_apart()
-    spare = load_i64(places + SPARE)
+    spare = load_i64(args + AT.spare)
     total, dot = 0.0, 0.0
     if m > FINE:
-        for start in range(0, m, SAMPLING_BLOCK):
+        for start in range(0, m, BLOCK):
             total += np.float64(total_of_block(v, start, m, spare, splat(peak)))
             if with_dot:
                 dot += np.float64(dot_of_block(v, start, m, spare, splat(peak)))
     else:
         for i in range(m):
             distance = np.float64(load_f32(v + 4 * i)) - np.float64(peak)
-            own = exp(distance, values)
+            own = exp(distance, args)
             total += own
             if own > 0.0:
                 dot += own * distance
-    store_f64(values + DOT, dot)
+    store_f64(args + AT.dot, dot)
     return total
 
 
 @helper
-def _scaled_total(v, m, peak, divisor, places, values):  # type: ignore[no-untyped-def]
+def _scaled_total(v, m, peak, divisor, args):  # type: ignore[no-untyped-def]
     """Sum of e^((v - peak) / divisor); of very many, SUMS has that of each block."""
     stay_apart()
     total = 0.0
     if m <= FINE:
         for i in range(m):
-            total += exp(np.float64((load_f32(v + 4 * i) - peak) / divisor), values)
+            total += exp(np.float64((load_f32(v + 4 * i) - peak) / divisor), args)
         return total
-    for start in range(0, m, SAMPLING_BLOCK):
-        part = scaled_total_of_block(v, start, m, load_i64(places + SPARE), splat(peak), splat(divisor))
-        store_f32(load_i64(places + SUMS) + 4 * (start // SAMPLING_BLOCK), part)
+    for start in range(0, m, BLOCK):
+        part = scaled_total_of_block(v, start, m, load_i64(args + AT.spare), splat(peak), splat(divisor))
+        store_f32(load_i64(args + AT.sums) + 4 * (start // BLOCK), part)
         total += np.float64(part)
     return total
 
 
 @helper
-def draw(v, m, peak, divisor, places, values):  # type: ignore[no-untyped-def]
+def draw(v, m, peak, divisor, args):  # type: ignore[no-untyped-def]
     """The index that the uniform draw falls on: the first whose cumulative weight exceeds it.
 
     Of very many, first the block, then within it.
     """
     stay_apart()
-    total = _scaled_total(v, m, peak, divisor, places, values)
-    goal = load_f64(values + U) * total
+    total = _scaled_total(v, m, peak, divisor, args)
+    goal = load_f64(args + AT.u) * total
     first, stop = 0, m
     if m > FINE:
         cumulative, block, before = 0.0, 0, 0.0
-        for i in range(-(-m // SAMPLING_BLOCK)):
-            part = np.float64(load_f32(load_i64(places + SUMS) + 4 * i))
+        for i in range(-(-m // BLOCK)):
+            part = np.float64(load_f32(load_i64(args + AT.sums) + 4 * i))
             if part > 1e-30:
                 block, before = i, cumulative
             cumulative += part
             if cumulative > goal and part > 1e-30:
                 break
-        first, stop = block * SAMPLING_BLOCK, min(m, (block + 1) * SAMPLING_BLOCK)
+        first, stop = block * BLOCK, min(m, (block + 1) * BLOCK)
         inside = 0.0
         for i in range(first, stop):
-            inside += exp(np.float64((load_f32(v + 4 * i) - peak) / divisor), values)
+            inside += exp(np.float64((load_f32(v + 4 * i) - peak) / divisor), args)
         goal = min(max(goal - before, 0.0), inside)
     cumulative, chosen = 0.0, 0
     for i in range(first, stop):
-        own = exp(np.float64((load_f32(v + 4 * i) - peak) / divisor), values)
+        own = exp(np.float64((load_f32(v + 4 * i) - peak) / divisor), args)
         cumulative += own
         if own > 0.0:
             chosen = i
-            store_f64(values + SHARE, own / total)
+            store_f64(args + AT.share, own / total)
         if cumulative > goal:
             break
     return chosen
 
 
 @helper
-def _deviation(v, m, peak, places):  # type: ignore[no-untyped-def]
+def _deviation(v, m, peak, args):  # type: ignore[no-untyped-def]
     """The standard deviation of the finite values."""
     stay_apart()
     total, square, count = 0.0, 0.0, m
     origin = peak - np.float32(20)
     if m > FINE:
-        for start in range(0, m, SAMPLING_BLOCK):
-            part, part_square = moments_of_block(v, start, m, load_i64(places + SPARE), origin)
+        for start in range(0, m, BLOCK):
+            part, part_square = moments_of_block(v, start, m, load_i64(args + AT.spare), origin)
             total += np.float64(part)
             square += np.float64(part_square)
     if m <= FINE or not square < 1e300:  # few, or some are infinite
@@ -203,23 +193,24 @@ def _deviation(v, m, peak, places):  # type: ignore[no-untyped-def]
 
 
 @helper
-def excluded(v, m, maxima, low, weight, peak, values):  # type: ignore[no-untyped-def]
+def excluded(v, m, low, weight, peak, args):  # type: ignore[no-untyped-def]
     """XTC: all with e^(v - peak) of at least ``weight`` but the last in order become NaN; their number.
 
     ``low`` is a bound under which there are none.  Nothing happens where there are fewer than two.
     """
     stay_apart()
+    maxima = load_i64(args + AT.maxima)
     above, least, last = 0, np.float32(np.inf), 0
     for sweep in range(2):
-        for start in range(0, m, SAMPLING_BLOCK):
-            lanes = maxima + 4 * (start // SAMPLING_BLOCK) * SAMPLING_LANES
+        for start in range(0, m, BLOCK):
+            lanes = maxima + 4 * (start // BLOCK) * LANES
             if not max_f32x16(load_f32x16(lanes)) >= low:
                 continue
-            for i in range(start, min(m, start + SAMPLING_BLOCK)):
+            for i in range(start, min(m, start + BLOCK)):
                 value = load_f32(v + 4 * i)
                 if not value >= low or value == -np.inf:
                     continue
-                own = exp(np.float64(value) - np.float64(peak), values)
+                own = exp(np.float64(value) - np.float64(peak), args)
                 if own == 0.0 or own < weight:
                     continue
                 if sweep == 0:
@@ -234,42 +225,42 @@ def excluded(v, m, maxima, low, weight, peak, values):  # type: ignore[no-untype
 
 
 @helper
-def _power(base, exponent, values):  # type: ignore[no-untyped-def]
+def _power(base, exponent, args):  # type: ignore[no-untyped-def]
     """base ** exponent for a base from 0 to 1."""
     stay_apart()
     if exponent == 0.0 or base >= 1.0:
         return 1.0
     if base < 1e-290:
         return 0.0
-    return base if exponent == 1.0 else exp(-exponent * log(1.0 / base, values), values)
+    return base if exponent == 1.0 else exp(-exponent * log(1.0 / base, args), args)
 
 
 @helper
-def dynamic_temperature(v, m, peak, stage, places, values):  # type: ignore[no-untyped-def]
+def dynamic_temperature(v, m, peak, stage, args):  # type: ignore[no-untyped-def]
     """The temperature for the entropy of these candidates."""
     stay_apart()
-    total = total_of(v, m, peak, True, places, values)
-    entropy = max(0.0, log(total, values) - load_f64(values + DOT) / total)
-    low, high, exponent = load_f64(stage + 8), load_f64(stage + 16), load_f64(stage + 24)
-    share = min(1.0, entropy / log(np.float64(m), values))
-    return max(low + (high - low) * _power(share, exponent, values), 1e-6)
+    total = total_of(v, m, peak, True, args)
+    entropy = max(0.0, log(total, args) - load_f64(args + AT.dot) / total)
+    low, high = load_f64(stage + _dynamic.low), load_f64(stage + _dynamic.high)
+    exponent = load_f64(stage + _dynamic.exponent)
+    share = min(1.0, entropy / log(np.float64(m), args))
+    return max(low + (high - low) * _power(share, exponent, args), 1e-6)
 
 
 @helper
-def _keep_count(v, m, peak, divisor, n_vocab, places, values):  # type: ignore[no-untyped-def]
-    """How many Mirostat 1 keeps: see sampling/mirostat.py."""
+def _keep_count(v, m, peak, divisor, n_vocab, args):  # type: ignore[no-untyped-def]
+    """How many Mirostat 1 keeps (Basu et al. 2020, arXiv:2007.14966), at least 1.
+
+    The best 100 give an estimate of Zipf's exponent, s = sum t_i b_i / sum t_i^2 with
+    t_i = ln((i + 2) / (i + 1)) and b_i = ln(p_i / p_(i + 1)).  With e = s - 1 that makes
+    k = (e 2^mu / (1 - N^-e))^(1 / s); in the limit e -> 0 the first factor is 1 / ln N, and
+    s -> 0 keeps everything.
+    """
     stay_apart()
-    order, keys, maxima = load_i64(places + ORDER), load_i64(places + KEYS), load_i64(places + MAXIMA)
-    spare = load_i64(places + SPARE)
-    border(v, v, m, maxima, peak, peak, np.float64(_ESTIMATE_FROM), False, True, spare, order, values)
-    low, ties = np.float32(load_f64(values + LOW)), int(load_f64(values + TIES))
-    count = keep(v, v, m, order, True, maxima, low, ties, spare, order, keys)
-    for i in range(count):
-        store_i64(order + 8 * i, i)
-    for root in range(count // 2 - 1, -1, -1):
-        sink(keys, order, root, count)
+    order, keys = load_i64(args + AT.order), load_i64(args + AT.keys)
+    count = heap_of_best(v, m, _ESTIMATE_FROM, peak, order, args)
     slope, squares, found, before = 0.0, 0.0, 0, 0.0
-    zipf = int(load_f64(values + ZIPF))
+    zipf = load_i64(args + AT.zipf)
     for i in range(count):
         logit = load_f32(keys + 4 * pop(keys, order, count - i))
         value = np.float64((logit - peak) / divisor)
@@ -286,61 +277,60 @@ def _keep_count(v, m, peak, divisor, n_vocab, places, values):  # type: ignore[n
     s = slope / squares
     if s < 1e-3:
         return n_vocab
-    e, ln_n = s - 1.0, log(np.float64(n_vocab), values)
+    e, ln_n = s - 1.0, log(np.float64(n_vocab), args)
     if e > 1e-6:
-        factor = e / (1.0 - exp(-e * ln_n, values))
+        factor = e / (1.0 - exp(-e * ln_n, args))
     elif e < -1e-6:
-        power = exp(e * ln_n, values)  # e / (1 - 1 / power)
+        power = exp(e * ln_n, args)  # e / (1 - 1 / power)
         factor = e * power / (power - 1.0)
     else:
         factor = 1.0 / ln_n
-    ln_factor = log(factor, values) if factor >= 1.0 else -log(1.0 / factor, values)
-    exponent = (load_f64(values + MU) * LN_2 + ln_factor) / s
+    ln_factor = log(factor, args) if factor >= 1.0 else -log(1.0 / factor, args)
+    exponent = (load_f64(args + AT.mu) * LN_2 + ln_factor) / s
     if exponent >= ln_n:
         return n_vocab
-    return max(1, int(1.0 / exp(-exponent, values))) if exponent > 0.0 else 1
+    return max(1, int(1.0 / exp(-exponent, args))) if exponent > 0.0 else 1
 
 
 @helper
-def cut(code, stage, v, m, keys, peak, divisor, n_vocab, places, values):  # type: ignore[no-untyped-def]
+def cut(code, stage, v, m, keys, peak, divisor, n_vocab, args):  # type: ignore[no-untyped-def]
     """A sampler that keeps some candidates: whether it does, and then LOW and TIES say which (by ``keys``)."""
     stay_apart()
-    parameter = load_f64(stage + 8)
-    goal, top, beyond = parameter, peak, False
-    low, ties = np.float64(peak), np.float64(m)
-    if code == MIN_P:
-        low += parameter
-    elif code == SIGMA:
-        low -= parameter * _deviation(v, m, peak, places)
-    elif code == MIROSTAT_2:
-        total = _scaled_total(v, m, peak, divisor, places, values)
-        bound = log(total, values) - load_f64(values + MU) * LN_2
-        if bound > 0.0:
-            ties = np.float64(1)
-        else:  # rounding: a little too many, of which likely_enough keeps the right ones
-            low += bound * np.float64(divisor)
-            low -= 1e-4 * (1.0 + abs(low))
-        store_f64(values + SUM, total)
-    if code == MIN_P or code == SIGMA or code == MIROSTAT_2:
-        store_f64(values + LOW, low)
-        store_f64(values + TIES, ties)
+    if code == MIN_P or code == TOP_N_SIGMA or code == MIROSTAT_2:
+        low, ties = np.float64(peak), m
+        if code == MIN_P:
+            low += load_f64(stage + _min_p.ln_p)
+        elif code == TOP_N_SIGMA:
+            low -= load_f64(stage + _top_n_sigma.n) * _deviation(v, m, peak, args)
+        else:
+            total = _scaled_total(v, m, peak, divisor, args)
+            bound = log(total, args) - load_f64(args + AT.mu) * LN_2
+            if bound > 0.0:  # none is likely enough: the best one stays
+                ties = 1
+            else:  # rounding: a little too many, of which likely_enough keeps the right ones
+                low += bound * np.float64(divisor)
+                low -= 1e-4 * (1.0 + abs(low))
+            store_f64(args + AT.sum, total)
+        store_f64(args + AT.low, low)
+        store_i64(args + AT.ties, ties)
         return True
-    counting = code == TOP_K or code == MIROSTAT_1
-    if code == MIROSTAT_1:
-        goal = np.float64(_keep_count(v, m, peak, divisor, n_vocab, places, values))
+    top, goal = peak, 0.0
+    counting, beyond = code == TOP_K or code == MIROSTAT_1, code == TYPICAL
+    if code == TOP_K:
+        goal = load_f64(stage + _top_k.k)
+    elif code == MIROSTAT_1:
+        goal = np.float64(_keep_count(v, m, peak, divisor, n_vocab, args))
     if counting and goal >= m:
         return False
-    if not counting:
-        total = total_of(v, m, peak, code == TYPICAL, places, values)
-        goal *= total
-        if code == TYPICAL:
-            beyond = True
-            center = np.float32(np.float64(peak) + load_f64(values + DOT) / total)  # a logit with -ln p = H
-            _nearness(v, m, center, keys)
-            top = peak_of(keys, m, places)
-    spare, order = load_i64(places + SPARE), load_i64(places + ORDER)
-    maxima = load_i64(places + MAXIMA)
-    border(keys, v, m, maxima, top, peak, goal, beyond, counting, spare, order, values)
+    if code == TOP_P:
+        goal = load_f64(stage + _top_p.p) * total_of(v, m, peak, False, args)
+    elif code == TYPICAL:
+        total = total_of(v, m, peak, True, args)
+        goal = load_f64(stage + _typical.p) * total
+        center = np.float32(np.float64(peak) + load_f64(args + AT.dot) / total)  # a logit with -ln p = H
+        _nearness(v, m, center, keys)
+        top = peak_of(keys, m, args)
+    border(keys, v, m, top, peak, goal, beyond, counting, args)
     return True
 
 

@@ -11,8 +11,7 @@ import math
 
 import numpy as np
 
-from llmgen.sampling import native
-from llmgen.sampling.candidates import (
+from naive.sampling.candidates import (
     Candidates,
     Weights,
     best,
@@ -24,7 +23,6 @@ from llmgen.sampling.candidates import (
 )
 
 LEAST_TEMPERATURE = 1e-6
-_USUAL_DISTANCE = 20.0  # of a language model's mean logit from its largest
 _FEW = 64
 
 
@@ -42,7 +40,7 @@ def top_p(c: Candidates, p: float) -> Candidates:
         return c
     w = Weights(c)
     mass = p * w.total
-    index, cumulative = fewest(c.logits, c.peak, w, mass, c.ids, c.maxima)
+    index, cumulative = fewest(c.logits, w, c.ids)
     count = int(cumulative.searchsorted(mass)) + 1
     return c.take(np.sort(index[:count]))
 
@@ -63,11 +61,9 @@ def typical(c: Candidates, p: float) -> Candidates:
         return c
     total, h = total_and_entropy(c)
     center = total - h  # -|-ln p - H| = -|logit - center|
-    near = native.nearness(c.logits, center)
-    if near is None:
-        near = -np.abs(c.logits - c.logits.dtype.type(center))
+    near = -np.abs(c.logits - c.logits.dtype.type(center))
     w = Weights(c)
-    index, cumulative = fewest(near, 0.0, w, p * w.total, c.ids, native.maxima(near))
+    index, cumulative = fewest(near, w, c.ids)
     count = int(cumulative.searchsorted(p * w.total, side="right")) + 1
     return c.take(np.sort(index[:count]))
 
@@ -79,10 +75,7 @@ def top_n_sigma(c: Candidates, n: float) -> Candidates:
     """
     if n <= 0 or len(c) <= 1:
         return c
-    sigma = native.deviation(c.logits, c.peak - _USUAL_DISTANCE)
-    if sigma is None:
-        finite = c.logits[np.isfinite(c.logits)]
-        sigma = float(finite.std(dtype=np.float64))
+    sigma = float(c.logits[np.isfinite(c.logits)].std(dtype=np.float64))
     return c.over(c.peak - n * sigma)
 
 
@@ -109,10 +102,7 @@ def xtc(c: Candidates, probability: float, threshold: float, u: float) -> Candid
 def temperature(c: Candidates, temp: float) -> Candidates:
     """logits / temp.  Below 1e-6, which no float32 difference survives, 1e-6 is used."""
     divisor = max(temp, LEAST_TEMPERATURE)
-    logits = native.scaled(c.logits, c.peak, divisor)
-    return c.replace(
-        (c.logits - c.logits.dtype.type(c.peak)) / divisor if logits is None else logits, c.ordered
-    )
+    return c.replace((c.logits - c.logits.dtype.type(c.peak)) / divisor, c.ordered)
 
 
 def dynamic_temperature(c: Candidates, temp: float, spread: float, exponent: float) -> Candidates:

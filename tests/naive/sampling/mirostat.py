@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from llmgen.sampling.candidates import Candidates, Weights, best, largest, log_total
+from naive.sampling.candidates import Candidates, Weights, best, largest, log_total
 
 _ESTIMATE_FROM = 100
 

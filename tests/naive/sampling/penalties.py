@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from llmgen.sampling.candidates import Candidates
+from naive.sampling.candidates import Candidates
 
 _NO_TOKENS = np.zeros(0, dtype=np.int64)
 
@@ -52,10 +52,3 @@ def repetition(
     seen = np.where(seen > 0, seen / repeat, seen * repeat)
     logits[place] = seen - (counts * frequency + presence)
     return c.replace(logits)
-
-
-def banned_next(history: NDArray[np.int64], sequences: list[list[int]]) -> NDArray[np.int64]:
-    """The tokens that would complete one of the banned sequences now: int64 [m]."""
-    tail = history[-max((len(s) for s in sequences), default=1) :].tolist()
-    found = {s[-1] for s in sequences if len(s) == 1 or tail[1 - len(s) :] == s[:-1]}
-    return np.array(sorted(found), dtype=np.int64)
