@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmgen.sampling import kernels
+from llmgen.backends.cpu import sampling as kernels
 from llmgen.sampling.scores import TokenLogprob, TokenScore
 
 

@@ -11,7 +11,7 @@
 6. The token: the first, by rising id, whose cumulative probability exceeds a uniform
    draw, which depends on the seed and the number of the token only (see rng.py).
 
-All but the processors is one compiled call (see kernels.py).
+All but the processors is one compiled call (see backends/cpu/sampling.py).
 
 The windows of penalties and DRY hold the prompt, too, template and all, as in llama.cpp's
 server and command line (``init_sampler`` in tools/server/server-context.cpp).  An
@@ -37,12 +37,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from llmgen.backends.cpu.sampling import Chain, Repeats
 from llmgen.errors import UsageError
 from llmgen.sampling.bias import banned_next, resolve_bans, resolve_bias, vocabulary_ids
 from llmgen.sampling.breakers import Breakers
 from llmgen.sampling.history import History
 from llmgen.sampling.interfaces import Processor
-from llmgen.sampling.kernels import Chain, Repeats
 from llmgen.sampling.logits import Candidates, check_finite
 from llmgen.sampling.params import SamplingParams
 from llmgen.sampling.rng import LANE_TOKEN, LANE_XTC, random_seed, uniform

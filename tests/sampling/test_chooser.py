@@ -8,10 +8,10 @@ import threading
 import numpy as np
 import pytest
 
+from llmgen.backends.cpu import sampling as kernels
 from llmgen.backends.cpu.kernels.sampling_arguments import Temperature
 from llmgen.engine import Sampler, SamplingParams
 from llmgen.errors import LLMGenError
-from llmgen.sampling import kernels
 from llmgen.sampling.params import SAMPLER_NAMES
 from naive.sampling.candidates import Candidates, best, log_total
 from naive.sampling.sampler import NaiveSampler

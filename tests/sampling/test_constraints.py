@@ -178,3 +178,17 @@ def test_sessions_and_beams_take_both():
     assert Session(FakeModel(), tokenizer).generate("Well?", params.with_(processors=no_yes)).text == "no"
     search = BeamSearch(FakeModel(), tokenizer, list(b"Well?"), params, BeamOptions(n_beams=2))
     assert {beam.result.text for beam in search.run()} == {"yes", "no"}
+
+
+def test_an_exception_of_a_processor_ends_the_answer_only():
+    def failing(tokens, logits):
+        if len(tokens) > 7:
+            raise ZeroDivisionError("its own")
+        return logits
+
+    session = Session(FakeModel(), FakeTokenizer())
+    params = SamplingParams(temp=0, max_tokens=6)
+    expected = session.generate("Well?", params).text
+    with pytest.raises(ZeroDivisionError, match="its own"):
+        session.generate("Well?", params.with_(processors=failing))
+    assert session.generate("Well?", params).text == expected

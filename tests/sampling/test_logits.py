@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmgen.backends.cpu import sampling as kernels
 from llmgen.errors import LLMGenError
-from llmgen.sampling import kernels
 from llmgen.sampling.logits import Candidates, check_finite, log_total
 from naive.sampling import candidates as naive
 

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from llmgen.backends.cpu.sampling import unusable
 from llmgen.sampling import logits as compiled
-from llmgen.sampling.kernels import unusable
 from llmgen.sampling.rng import LANE_TOKEN, LANE_XTC
 from llmgen.sampling.sampler import Sampler
 from llmgen.sampling.scores import TokenLogprob
