@@ -156,9 +156,87 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def _numbers(*values: int) -> tuple[list[str], list[int]]:
+    """The metadata of a number for each layer."""
+    return ["ARRAY", "UINT32"], list(values)
+
+
+# the same where llama.cpp's logits are not at hand: the numpy backend is the witness
+BY_WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "values-of-another-size": (
+        "arcee",
+        {
+            "set_keys": {"attention.value_length": ("UINT32", 64)},
+            "reshape": {
+                f"blk.{i}.{name}": shape
+                for i in range(2)
+                for name, shape in (
+                    ("attn_v.weight", [256, 128]),
+                    ("attn_v.bias", [128]),
+                    ("attn_output.weight", [128, 256]),
+                )
+            },
+        },
+    ),
+    "gptneox-parallel": ("gptneox", {"set_keys": {"use_parallel_residual": ("BOOL", True)}}),
+    "falcon-one-norm": ("falcon", {"drop_tensors": ("attn_norm_2.weight", "attn_norm_2.bias")}),
+    "granite-unrotated": ("granite", {"set_keys": {"rope.scaling.finetuned": ("BOOL", False)}}),
+    "minicpm-defaults": ("minicpm", {"drop_keys": ("logit_scale", "residual_scale", "embedding_scale")}),
+    "glm4-text-only": ("glm4", {"drop_keys": ("rope.dimension_sections",)}),
+    "qwen3vl-axes": ("qwen3vl", {"set_keys": {"rope.dimension_sections": _numbers(24, 20, 16, 4)}}),
+    "codeshell-no-embedding": ("codeshell", {"drop_tensors": ("token_embd.weight",)}),
+    "command-r-normed": (
+        "command-r",
+        {"reshape": {f"blk.{i}.attn_{p}_norm.weight": [128, 2] for i in range(2) for p in "qk"}},
+    ),
+    "mpt-normed": (
+        "mpt",
+        {"reshape": {f"blk.{i}.attn_q_norm.{part}": [256] for i in range(2) for part in ("weight", "bias")}},
+    ),
+    "nanbeige-loops": ("nanbeige", {"set_keys": {"num_loops": ("UINT32", 3)}}),
+    "hunyuan-alpha": ("hunyuan-dense", {"set_keys": {"rope.scaling.alpha": ("FLOAT32", 50.0)}}),
+    "deci-pruned": (  # a matrix instead of attention, then neither, and a layer without a feed-forward
+        "deci",
+        {
+            "set_keys": {
+                "block_count": ("UINT32", 4),
+                "attention.head_count": _numbers(2, 2, 0, 2),
+                "attention.head_count_kv": _numbers(1, 0, 0, 2),
+                "feed_forward_length": _numbers(384, 384, 256, 0),
+            },
+            "drop_tensors": tuple(f"blk.1.attn_{p}.{kind}" for p in "qkv" for kind in ("weight", "bias")),
+            "reshape": {
+                **{f"blk.0.attn_{p}.weight": [256, 128] for p in "kv"},
+                **{f"blk.0.attn_{p}.bias": [128] for p in "kv"},
+                **{f"blk.2.ffn_{p}.weight": [256, 256] for p in ("gate", "up", "down")},
+                "blk.2.ffn_norm.weight": [256],
+                **{f"blk.3.attn_{p}.weight": [256, 256] for p in ("q", "k", "v", "output")},
+                "blk.3.attn_norm.weight": [256],
+            },
+        },
+    ),
+    "openelm-growing": (
+        "openelm",
+        {
+            "set_keys": {
+                "attention.head_count": _numbers(2, 4),
+                "attention.head_count_kv": _numbers(1, 2),
+                "feed_forward_length": _numbers(256, 384),
+            },
+            "reshape": {
+                "blk.0.attn_qkv.weight": [256, 4 * 128],
+                "blk.1.attn_qkv.weight": [256, 8 * 128],
+                "blk.1.attn_output.weight": [512, 256],
+                **{f"blk.0.ffn_{p}.weight": [256, 256] for p in ("gate", "up", "down")},
+            },
+        },
+    ),
+}
+
+
 def build(name: str) -> Path:
-    """The file of one of VARIANTS, built on first use."""
-    spec, arguments = VARIANTS[name]
+    """The file of one of VARIANTS or BY_WAYS, built on first use."""
+    spec, arguments = (VARIANTS | BY_WAYS)[name]
     return build_variant(f"{spec}-dense", name, **arguments)
 
 

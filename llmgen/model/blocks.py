@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -259,6 +259,7 @@ class Sections(PreNorm):
     The pairs of a head are shared out among time, height, width and a fourth axis.  For
     text the first three count tokens and the fourth stands still (llama.cpp's
     ``llm_graph_input_pos``), so pairs that fall to it are not rotated.
+    Such rotations are on halves; those of files without sections are as ``neox`` says.
     """
 
     interleaved: ClassVar[bool] = False
@@ -280,6 +281,10 @@ class Sections(PreNorm):
         if not plain and not any(sections):
             raise keys.refuse(key, "numbers of pairs that are not all 0")
         return super().read(keys, sections=() if plain else sections, **own)
+
+    def rope(self, factors: np.ndarray | None = None) -> Rope:
+        rotation = super().rope(factors)
+        return replace(rotation, neox=True) if self.sections else rotation
 
     def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
         factors = self.factors(b, w)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import variants
 from archs import CHANGED, SPECS, build_arch, build_changed, build_variant, reference
 from llmgen.backends.numpy import NumpyModel, functions
+from llmgen.errors import UsageError
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import read_model
 from llmgen.model.runs import Part
@@ -82,6 +84,42 @@ def test_missing_patterns_take_the_family_default() -> None:
     assert windows("gemma2-dense", 4) == [32, 0, 32, 0]
     assert windows("gemma3-dense", 7) == [32, 32, 32, 32, 32, 0, 32]
     assert windows("olmo2-dense", 5) == [32, 32, 32, 0, 32]
+
+
+def ropes(path: Path) -> list[Any]:
+    """The rotation of each layer."""
+    with GGUFFile.open(path) as file:
+        model: Any = read_model(file)
+        return list(model.ropes(SimpleNamespace(n_ctx=256), Weights(file)))
+
+
+def test_files_with_and_without_images_pair_a_heads_values_otherwise() -> None:
+    """GLM-4 rotates neighbouring pairs, and halves where positions have several axes."""
+    assert [rope.neox for rope in ropes(build_arch("glm4-dense"))] == [True, True]
+    assert [rope.neox for rope in ropes(variants.build("glm4-text-only"))] == [False, False]
+
+
+def test_axes_that_stand_still_do_not_rotate() -> None:
+    rope = ropes(variants.build("qwen3vl-axes"))[0]
+    # time, height, width by turns: 24, 20 and 16 pairs each, what is left over is the fourth axis
+    still = [i for i in range(64) if (i % 3 == 1 and i >= 60) or (i % 3 == 2 and i >= 48)]
+    assert np.flatnonzero(rope.frequencies == 0).tolist() == still
+
+
+def test_the_size_of_baichuan_decides_about_its_positions() -> None:
+    def positions(layers: int) -> tuple[float, int]:
+        path = build_variant("baichuan-dense", f"{layers}", set_keys={"block_count": ("UINT32", layers)})
+        with GGUFFile.open(path) as file:
+            model: Any = read_model(file)
+        return model.max_bias, ropes(path)[0].n_rot
+
+    assert positions(32) == (0.0, 128)
+    assert positions(40) == (8.0, 0)
+
+
+def test_learned_positions_end() -> None:
+    with pytest.raises(UsageError, match="learned positions for 256 tokens"):
+        logits(build_arch("gpt2-dense"), [1, 2], n_ctx=257)
 
 
 def test_long_factors_follow_the_opened_context() -> None:

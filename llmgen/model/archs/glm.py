@@ -16,8 +16,8 @@ class ChatGLM(PreNorm):
 
 @architecture("glm4")
 class GLM4(Sections, Sandwich):
-    """Norms before and behind the blocks; files with images have positions with four axes, on halves."""
+    """Norms before and behind the blocks, rotary positions on pairs; with images on halves and four axes."""
 
     models = "GLM-4 0414 9B and 32B, GLM-Z1, GLM-4.1V Thinking (text)"
-    ff_kind = "fused"
+    neox, ff_kind = False, "fused"
     sections_required = False

@@ -41,10 +41,10 @@ def test_more_layers_yarn_and_scaled_logits(name: str, kind: str) -> None:
     assert nmse(np.concatenate([prompt, generated]), expected) < LIMIT
 
 
-@pytest.mark.parametrize("name", variants.VARIANTS)
+@pytest.mark.parametrize("name", variants.VARIANTS | variants.BY_WAYS)
 def test_variants(name: str) -> None:
     path = variants.build(name)
-    tokens, _ = variants.reference(name)
+    tokens, _ = variants.reference("llama-tied")  # the same for all
     expected = logits(path, tokens)
     with engine(path) as model:
         seq = model.new_sequence()
@@ -132,10 +132,12 @@ def test_long_context_without_a_window() -> None:
 
 
 def bit_variants() -> list[Path]:
-    return [build_arch("gemma3-dense", "q4_0"), build_arch("llama-dense", "q8_0"), build_arch("olmo2-dense")]
+    quantized = [build_arch("gemma3-dense", "q4_0"), build_arch("llama-dense", "q8_0")]
+    # windows; sinks and scales; slopes, learned positions and clamps
+    return [*quantized, *map(build_arch, ("olmo2-dense", "granite_swa-dense", "mpt-dense"))]
 
 
-@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("index", range(5))
 @pytest.mark.parametrize("kv_type", ["f16", "f32"])
 def test_chunks_and_threads_do_not_change_a_bit(index: int, kv_type: str) -> None:
     path, tokens = bit_variants()[index], np.random.default_rng(6).integers(0, 128, 150)

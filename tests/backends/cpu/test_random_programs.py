@@ -18,7 +18,7 @@ import llmgen.backends.cpu.model as engine
 from archs import build_arch
 from llmgen.backends.cpu.model import Model
 from llmgen.backends.cpu.runtime.thread_policy import ThreadPolicy
-from llmgen.backends.numpy.functions import gelu, layer_norm, rms_norm, silu
+from llmgen.backends.numpy.functions import ACTIVATIONS, layer_norm, rms_norm
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs.llama import Llama
 from llmgen.model.ops import Ops
@@ -36,7 +36,10 @@ MATRICES = {  # name: rows, columns
 }
 
 
-KINDS = ["rms", "layer", "linear", "linear", "bias", "add", "add", "silu", "gelu", "only gelu", "only silu"]
+KINDS = [
+    *("rms", "layer", "linear", "linear", "linear", "bias", "add", "add", "add", "silu", "gelu", "sigmoid"),
+    *("only gelu", "only silu", "only relu", "times", "times row", "add row", "scale", "clamp", "gate"),
+]
 
 
 def random_ops(rng: random.Random) -> list[tuple[Any, ...]]:
@@ -46,14 +49,14 @@ def random_ops(rng: random.Random) -> list[tuple[Any, ...]]:
     def of(width: int) -> int:
         return rng.choice([i for i, w in enumerate(widths) if w == width])
 
-    for _ in range(rng.randint(4, 18)):
+    for _ in range(rng.randint(4, 24)):
         kind = rng.choice(KINDS)
         if kind in ("linear", "bias"):
             name = rng.choice([n for n, (_, cols) in MATRICES.items() if cols in widths])
             ops.append((kind, of(MATRICES[name][1]), f"blk.{rng.randint(0, 1)}.{name}"))
             widths.append(MATRICES[name][0])
             continue
-        width = N_EMBD if kind in ("rms", "layer") else rng.choice(widths)
+        width = N_EMBD if kind in ("rms", "layer", "times row", "add row") else rng.choice(widths)
         ops.append((kind, of(width), of(width)))
         widths.append(width)
     ops.append(("rms", of(N_EMBD), 0))
@@ -76,6 +79,16 @@ def recorded(ops: list[tuple[Any, ...]]) -> Callable[[Llama, Ops, Weights, Any],
                 values.append(b.layer_norm(values[x], norm, None, c.norm_eps))
             elif kind == "add":
                 values.append(b.add(values[x], values[y]))
+            elif kind in ("times row", "add row"):
+                values.append((b.multiply if kind == "times row" else b.add)(values[x], norm))
+            elif kind == "times":
+                values.append(b.multiply(values[x], values[y]))
+            elif kind == "scale":
+                values.append(b.scale(values[x], 0.3))
+            elif kind == "clamp":
+                values.append(b.clamp(values[x], 0.5))
+            elif kind == "gate":
+                values.append(b.gate_heads(values[x], values[y]))  # heads of one value
             elif kind.startswith("only "):
                 values.append(b.activate(values[x], kind.removeprefix("only ")))
             else:
@@ -102,10 +115,20 @@ def computed(
             values.append(normed)
         elif kind == "add":
             values.append(values[x] + values[y])
+        elif kind == "times":
+            values.append(values[x] * values[y])
+        elif kind in ("times row", "add row"):
+            values.append(values[x] * norm if kind == "times row" else values[x] + norm)
+        elif kind == "scale":
+            values.append(values[x] * 0.3)
+        elif kind == "clamp":
+            values.append(np.clip(values[x], -0.5, 0.5))
+        elif kind == "gate":
+            values.append(values[x] * ACTIVATIONS["sigmoid"](values[y]))
         elif kind.startswith("only "):
-            values.append((silu if kind == "only silu" else gelu)(values[x]))
+            values.append(ACTIVATIONS[kind.removeprefix("only ")](values[x]))
         else:
-            values.append((silu if kind == "silu" else gelu)(values[x]) * values[y])
+            values.append(ACTIVATIONS[kind](values[x]) * values[y])
     return values[-1] @ weights["output.weight"].T
 
 
