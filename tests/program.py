@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAM = [sys.executable, "-m", "llmgen"]
+HANGS_S = 600
+"""After this a program counts as hanging: it may first have to compile all kernels on a busy machine."""
 
 
 def environment(**changes: str | None) -> dict[str, str]:
@@ -28,7 +30,7 @@ def llmgen(
     *arguments: str,
     input: bytes | str | None = None,
     cwd: Path | None = None,
-    timeout: float = 120,
+    timeout: float = HANGS_S,
     **changes: str | None,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``llmgen`` with stdin, stdout and stderr as pipes; stdin is empty unless ``input`` is given."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from program import PROGRAM, environment, llmgen
+from program import HANGS_S, PROGRAM, environment, llmgen
 
 ENDLESS = ("--ignore-eos", "-n", "100000000", "--context-full", "shift", "--seed", "1", "--raw")
 
@@ -37,7 +37,7 @@ def running(tmp_path: Path) -> tuple[Path, subprocess.Popen[bytes]]:
 def test_a_file_that_is_cut_short_ends_with_a_sentence(running: tuple[Path, subprocess.Popen[bytes]]) -> None:
     path, program = running
     os.truncate(path, 0)
-    _, err = program.communicate(timeout=120)
+    _, err = program.communicate(timeout=HANGS_S)
     assert program.returncode == 1
     [line] = err.decode().splitlines()
     assert line.startswith("error: ")
@@ -51,5 +51,5 @@ def test_a_file_that_is_removed_stays_usable(running: tuple[Path, subprocess.Pop
     assert program.stdout is not None
     assert len(program.stdout.read(2000)) == 2000
     program.kill()
-    _, err = program.communicate(timeout=120)
+    _, err = program.communicate(timeout=HANGS_S)
     assert err == b""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from models import smollm2
-from program import PROGRAM, environment, llmgen, refused
+from program import HANGS_S, PROGRAM, environment, llmgen, refused
 
 pytestmark = pytest.mark.usefixtures("compiled")
 TEXT = "The quick brown fox jumps over the lazy dog.\n" * 12
@@ -89,7 +89,7 @@ def test_ctrl_c_reports_what_was_measured(tmp_path: Path) -> None:
         if "window 2 of" in line:
             break
     child.send_signal(signal.SIGINT)
-    out, errors = child.communicate(timeout=120)
+    out, errors = child.communicate(timeout=HANGS_S)
     assert child.returncode == 130
     told = json.loads(out)
     assert told["windows"] >= 1

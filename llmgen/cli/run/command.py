@@ -135,9 +135,7 @@ def command(
     if chat is not None and parse_special:
         raise UsageError("--parse-special is for raw prompts, since a message's text is data; add --raw")
     with open_llm(path, engine, chat) as llm:
-        begin = functools.partial(
-            head, given, llm, sampling
-        )  # what was asked for, without the template's stops
+        begin = functools.partial(head, given, llm, sampling)  # before the template's stops join in
         if chat is None:
             if not raw:
                 note("this model has no chat template, so the text is completed as it stands")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from models import smollm2
-from program import PROGRAM, environment, llmgen, refused
+from program import HANGS_S, PROGRAM, environment, llmgen, refused
 
 pytestmark = pytest.mark.usefixtures("compiled")
 GREEDY = ["--raw", "--temp", "0", "-n", "8", "-c", "512"]
@@ -116,7 +116,7 @@ def test_an_interrupted_batch_goes_on_without_loss_or_repetition(tmp_path: Path)
     while time.monotonic() < deadline and not (part.exists() and part.read_bytes().count(b"\n") >= 4):
         time.sleep(0.02)
     child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=120)
+    _, errors = child.communicate(timeout=HANGS_S)
     assert child.returncode == 130
     assert "the same command goes on" in errors
     assert not out.exists()
@@ -189,7 +189,7 @@ def test_ctrl_c_is_heard_among_bad_lines(tmp_path: Path) -> None:
     assert child.stderr is not None
     assert "not JSON" in child.stderr.readline()
     child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=120)
+    _, errors = child.communicate(timeout=HANGS_S)
     assert child.returncode == 130
     assert "of 300000 answers" in errors.splitlines()[-1]
 
@@ -227,7 +227,7 @@ def test_a_full_disk_and_a_killed_program_lose_no_answer(tmp_path: Path) -> None
         return subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment(), text=True, **options)
 
     child = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)))
-    _, errors = child.communicate(timeout=120)
+    _, errors = child.communicate(timeout=HANGS_S)
     assert child.returncode == 1
     assert "the same command goes on from there" in errors
     assert errors.splitlines()[-1].startswith("error: ")

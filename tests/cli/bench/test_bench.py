@@ -25,7 +25,7 @@ from llmgen.cli.common.summary import quant_mix, quantization_name
 from llmgen.errors import LLMGenError
 from llmgen.gguf import GGUFFile
 from models import gemma3, smollm2
-from program import PROGRAM, environment, llmgen, refused
+from program import HANGS_S, PROGRAM, environment, llmgen, refused
 
 pytestmark = pytest.mark.usefixtures("compiled")
 DETAILS = {"first_token_s", "prompt_tokens", "sampler_share", "speedup", "cached_step_s", "recomputed_step_s"}
@@ -144,7 +144,7 @@ def test_ctrl_c_keeps_the_tests_that_are_done() -> None:
     assert program.stdout is not None
     lines = [program.stdout.readline(), program.stdout.readline()]  # not at the end: when it is measured
     program.send_signal(signal.SIGINT)
-    rest, said = program.communicate(timeout=60)
+    rest, said = program.communicate(timeout=HANGS_S)
     assert program.returncode == 130
     [row] = csv.DictReader(lines)
     assert row["test"] == "pp16"

@@ -15,7 +15,7 @@ import pytest
 
 from llmgen.cli.chats import kept
 from models import gemma3, smollm2
-from program import PROGRAM, environment, llmgen, refused
+from program import HANGS_S, PROGRAM, environment, llmgen, refused
 from shared import shared
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -387,7 +387,7 @@ def test_a_signal_to_end_keeps_what_there_is_of_the_answer(name: str) -> None:
     assert program.stdout is not None
     shown = program.stdout.read(40)
     program.send_signal(number)
-    rest, _ = program.communicate(timeout=120)
+    rest, _ = program.communicate(timeout=HANGS_S)
     assert program.returncode == 128 + number
     [entry] = kept.entries()
     assert [message["role"] for message in entry.messages] == ["user", "assistant"]
@@ -407,7 +407,7 @@ def test_a_reader_that_goes_away_loses_nothing_of_the_answer() -> None:
     assert program.stdout is not None
     shown = program.stdout.read(40)
     program.stdout.close()
-    assert program.wait(timeout=120) == 0
+    assert program.wait(timeout=HANGS_S) == 0
     [entry] = kept.entries()
     assert shown in entry.messages[1]["content"].encode()
 
@@ -454,7 +454,7 @@ def test_a_kill_loses_nothing_and_ctrl_c_ends_a_script() -> None:
         program.stdin.flush()
         program.stdout.read(20)
         program.send_signal(number)
-        program.communicate(timeout=120)
+        program.communicate(timeout=HANGS_S)
         assert program.returncode == code
         _, err = chat("/show messages", options=("--resume",))
         assert f"Signal{number}" in err

@@ -15,7 +15,7 @@ import tiny
 from llmgen import __version__
 from llmgen.cli.run.manifest import sampling_values
 from llmgen.sampling.params import SamplingParams
-from program import PROGRAM, environment, llmgen, refused
+from program import HANGS_S, PROGRAM, environment, llmgen, refused
 
 pytestmark = pytest.mark.usefixtures("compiled")
 MANIFEST = """
@@ -160,7 +160,7 @@ def test_ctrl_c_ends_them_all(manifest: Path) -> None:
     while b"---\n" not in before or before.endswith(b"---\n"):  # until the second run's text comes
         before += program.stdout.read(1)
     program.send_signal(signal.SIGINT)
-    _, said = program.communicate(timeout=60)
+    _, said = program.communicate(timeout=HANGS_S)
     assert program.returncode == 130
     assert said.decode().splitlines()[-1] == "ended in run 2 of 3"
 

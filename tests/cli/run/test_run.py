@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from models import gemma3, smollm2
-from program import PROGRAM, environment, llmgen, refused
+from program import HANGS_S, PROGRAM, environment, llmgen, refused
 
 pytestmark = pytest.mark.usefixtures("compiled")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals, pipes and terminals")
@@ -228,7 +228,7 @@ class TestSignals:
         assert program.stdout is not None
         first = program.stdout.read(20)
         program.send_signal(signal.SIGINT)
-        out, err = program.communicate(timeout=120)
+        out, err = program.communicate(timeout=HANGS_S)
         assert program.returncode == 130
         assert err == b""
         text = (first + out).decode()
@@ -242,7 +242,7 @@ class TestSignals:
         while b"computed" not in (line := program.stderr.readline()):
             assert line, "it ended before the prompt was computed"
         program.send_signal(signal.SIGINT)
-        out, err = program.communicate(timeout=120)
+        out, err = program.communicate(timeout=HANGS_S)
         assert program.returncode == 130, err
         assert b"Traceback" not in err
         assert json.loads(out)["finish_reason"] == "interrupted"
@@ -252,7 +252,7 @@ class TestSignals:
             program = self.start()
             time.sleep(delay)
             program.send_signal(signal.SIGINT)
-            _, err = program.communicate(timeout=120)
+            _, err = program.communicate(timeout=HANGS_S)
             if b"KeyboardInterrupt" in err and (b"<frozen " in err or b"site" in err):
                 continue  # so early that Python itself was still starting
             assert program.returncode in (130, -signal.SIGINT)
@@ -264,7 +264,7 @@ class TestSignals:
         os.close(write)
         assert os.read(read, 5)
         os.close(read)
-        _, err = program.communicate(timeout=120)
+        _, err = program.communicate(timeout=HANGS_S)
         assert program.returncode == 0
         assert err == b""
 
