@@ -35,7 +35,7 @@ def _without_middle(text: str, limit: int) -> str:
 def shown(value: Any, limit: int = _LONGEST_VALUE, quote: bool = True) -> str:
     """A value from a file or a user, for a message: escaped, and cut after ``limit`` characters.
 
-    Text is put between quotes unless ``quote`` is false; of an array only its length is told.
+    Text is quoted unless ``quote`` is false; an array is described by its length.
     """
     if isinstance(value, (bytes, bytearray)):
         value = value[: limit + 1].decode("utf-8", "backslashreplace")

@@ -1,10 +1,10 @@
-"""Text from strangers made harmless on a terminal.
+"""Making untrusted text harmless on a terminal.
 
-A model, a file or a name can hold escape sequences, and a terminal obeys them: it clears
+A model, a file or a name can contain escape sequences, which a terminal obeys: it clears
 the screen, changes its title, writes the clipboard, answers on the user's behalf.  Other
-characters are not seen at all, or show text in another order than it is in.
+characters are invisible, or display text in another order.
 
-:func:`visible` is for names, values and messages, where nothing hidden may stay;
+:func:`visible` is for names, values and messages, in which nothing may stay hidden;
 :func:`make_visible` for a model's text, which needs line breaks and the joiners of emoji
 and of many scripts.
 """
@@ -15,12 +15,12 @@ import re
 import unicodedata
 
 # Cc controls, Cf invisible format characters (bidi overrides among them), Cs lone
-# surrogates, Zl/Zp line separators: they move the cursor or hide what is there.
+# surrogates, Zl/Zp line separators: they move the cursor or hide text.
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 # All control characters but newline and tab.  A carriage return overwrites the line.  Of
-# the format characters: embeddings, overrides and isolates, which show text in another
-# order than it is in, the marks for direction, which nobody sees, line and paragraph
-# separators, and the tag characters, in which text hides.
+# the format characters: embeddings, overrides and isolates, which reorder text, the
+# invisible marks for direction, line and paragraph separators, and the tag characters, in
+# which text can be hidden.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff"
     "\U000e0000-\U000e0fff\ud800-\udfff]"
@@ -40,7 +40,7 @@ def visible(text: object, keep: str = "") -> str:
 
 
 def is_hidden(character: str) -> bool:
-    """Whether a terminal obeys this character, or does not show it."""
+    """Whether a terminal obeys this character or does not display it."""
     return not character.isprintable() and unicodedata.category(character) in _HIDDEN
 
 

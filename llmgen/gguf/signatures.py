@@ -1,4 +1,4 @@
-"""What a file that is not GGUF looks like, judged by its first bytes."""
+"""Guessing from its first bytes what a file that is not GGUF is."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ class Windowed(PreNorm):
     window_default: ClassVar[int | None] = 0
     """The window of a file without that key; 0: none; None: such a file is refused."""
     window_period: ClassVar[int] = 4
-    """Every so-manieth layer sees the whole context, unless the file says otherwise."""
+    """Every n-th layer sees the whole context, unless the file says otherwise."""
 
     window: int
     local: tuple[bool, ...]

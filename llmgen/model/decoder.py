@@ -23,7 +23,7 @@ from llmgen.model.weights import Matrix, Vector, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder(ABC):
-    """A decoder-only transformer.  Sizes count values or tokens; names are the field's.
+    """A decoder-only transformer.  Sizes are in values or tokens.
 
     ``read`` reads the keys that most architectures share.  A subclass with keys of its own
     adds fields and extends ``read``; a key that no field reads has no effect.
@@ -32,16 +32,16 @@ class Decoder(ABC):
     eps_key: ClassVar[str] = "attention.layer_norm_rms_epsilon"
     """The key of the norms' epsilon."""
     eps_default: ClassVar[float | None] = None
-    """The epsilon of a file without that key; None: such a file is refused."""
+    """The epsilon if the file has no such key; None: the file is refused."""
     neox: ClassVar[bool] = True
     """How rotary positions pair a head's values, see ``Rope``."""
 
     models: ClassVar[str] = ""
-    """The models that people know it by, for docs/architectures.md."""
+    """Well-known models of the architecture, for docs/architectures.md."""
     output_bias: ClassVar[bool] = True
     """False: a bias of the attention's output matrix is not used, as in llama.cpp's graph."""
     mixture: ClassVar[bool] = False
-    """Whether its files may speak of experts."""
+    """Whether its files may have keys or tensors of experts."""
 
     architecture: str
     name: str
@@ -63,7 +63,7 @@ class Decoder(ABC):
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
-        """The hyperparameters of a file; ``own`` are the fields that the subclass has read itself.
+        """The hyperparameters of a file; ``own`` are fields that a subclass has read itself.
 
         Raises UnsupportedModelError for values that no model can have.
         """
@@ -100,12 +100,12 @@ class Decoder(ABC):
         return cls(**(shared | own))
 
     def states(self) -> list[State]:
-        """What a sequence remembers, in the order in which ``forward`` gets it: here keys and values a layer."""
+        """The states of a sequence, in the order in which ``forward`` gets them: by default a KV state a layer."""
         return [KV(self.kv_heads(i), self.head_dim, self.value_dim, self.window_of(i)) for i in self.layers]
 
     @property
     def layers(self) -> range:
-        """The layers by number, as they are run."""
+        """The numbers of the layers, in the order in which they run."""
         return range(self.n_layers)
 
     def heads(self, layer: int) -> int:
@@ -121,7 +121,7 @@ class Decoder(ABC):
         return self.n_ff
 
     def window_of(self, layer: int) -> int:
-        """The sliding window of a layer, in keys; 0: it sees all."""
+        """The sliding window of a layer, in keys; 0: no window."""
         return 0
 
     @abstractmethod

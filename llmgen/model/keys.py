@@ -36,7 +36,7 @@ class Keys:
         return self.file.metadata.get(f"{self.architecture}.{key}")
 
     def fail(self, key: str, found: object, expected: str) -> UnsupportedModelError:
-        """The error for a value that is not as ``expected``; ``found``: as ``found_value`` gives it, or words."""
+        """The error for a value that is ``found`` where another was ``expected``, both in words."""
         return UnsupportedModelError(
             f"{shown(self.architecture, quote=False)}.{key} is {found}, expected {expected}; "
             "the model file is damaged or not supported"
@@ -47,7 +47,7 @@ class Keys:
         return self.fail(key, _found(self.get(key)), expected)
 
     def whole(self, key: str, default: int | None = None, low: int = 1, high: int = MAX_WIDTH) -> int:
-        """An integer in [low, high]; an array counts if all its values agree."""
+        """An integer in [low, high]; an array of equal values counts as one."""
         value = self.get(key)
         if value is None and default is not None:
             return default
@@ -86,7 +86,7 @@ class Keys:
         return float(value)
 
     def choice(self, key: str, options: tuple[str, ...], default: str) -> str:
-        """One of some words; an empty one is the default."""
+        """One of the given words; missing or empty: the default."""
         value = self.get(key)
         if value is None or (isinstance(value, str) and not value):
             return default
@@ -123,12 +123,12 @@ class Keys:
         return name if isinstance(name, str) else ""
 
     def vocab_size(self) -> int:
-        """Rows of the embedding: one for each token, and perhaps more, which no text produces."""
+        """Rows of the embedding: one for each token, and perhaps more that no text produces."""
         tensors = self.file.tensors
         embedding = tensors.get("token_embd.weight") or tensors.get("output.weight")
         if embedding is None or len(embedding.shape) != 2:
             raise UnsupportedModelError(
-                f"{self.file.path} holds no token_embd.weight matrix, so it has no weights to run; choose another file"
+                f"{self.file.path} has no token_embd.weight matrix, so it has no weights to run; choose another file"
             )
         tokens = self.file.metadata.get("tokenizer.ggml.tokens")
         if isinstance(tokens, Sequence) and len(tokens) > embedding.shape[1]:

@@ -1,8 +1,8 @@
 """The vocabulary in which architectures write their forward pass.
 
-A backend implements it.  ``llmgen.backends.numpy`` computes at once; the recorders of
-``llmgen.backends.cpu`` write down a program that is run later.  So a forward pass must not
-look at the numbers in a value, and nothing here speaks of addresses, threads or devices.
+Each backend implements it.  ``llmgen.backends.numpy`` computes at once; the recorders of
+``llmgen.backends.cpu`` record a program that is run later.  So a forward pass must not look
+at the numbers in a value, and nothing here refers to addresses, threads or devices.
 
 A value of n stands for float32 [tokens, n], for the tokens of the present run.
 """
@@ -19,7 +19,7 @@ from llmgen.model.weights import Matrix, Vector
 Value: TypeAlias = Any
 """A backend's own class with an attribute ``n``."""
 StateHandle: TypeAlias = Any
-"""A backend's own: one of the states that the architecture asked for, as it lies in a sequence."""
+"""A backend's own class: one of the states that the architecture asked for, in a sequence."""
 
 
 class Ops(Protocol):
@@ -77,9 +77,9 @@ class Ops(Protocol):
     ) -> Value:
         """softmax(q k^T) v over a ``KV`` state, within its window: [tokens, n_heads * value_dim].
 
-        q is already scaled.  cap: scores become cap * tanh(score / cap); 0: they stay.
-        slopes, float32 [n_heads]: then a score loses its head's slope for each position of
-        distance.  sinks [n_heads]: one more score for each head, whose value is nothing.
+        q is already scaled.  cap: scores become cap * tanh(score / cap); 0: unchanged.
+        slopes, float32 [n_heads]: a score is reduced by its head's slope for each position of
+        distance.  sinks [n_heads]: one more score for each head, whose value is zero.
         """
 
     def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:

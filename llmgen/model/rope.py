@@ -18,7 +18,7 @@ from llmgen.model.keys import MAX_CONTEXT, Keys
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How positions beyond the trained context are squeezed into it."""
+    """How positions beyond the trained context are mapped into it."""
 
     kind: str = "none"  # none, linear, yarn, longrope
     factor: float = 1.0  # positions are divided by it

@@ -72,7 +72,7 @@ class Model:
         self.n_ctx, self.n_threads, self.kv_type = n_ctx, n_threads, kv_type
         self._file = file
         self.lock = threading.RLock()
-        """Held during a call; whoever reads or gives back a sequence's memory from another thread takes it, too."""
+        """Held during a call, and while another thread copies or closes a sequence."""
         self._closed = self._closing = self._cancelled = False
         chunk = min(CHUNK, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
         self.max_prompt_tokens = chunk

@@ -26,7 +26,7 @@ D = TypeVar("D", bound=type[Decoder])
 
 
 def architecture(*names: str) -> Callable[[D], D]:
-    """Register a class for the files whose ``general.architecture`` is one of ``names``."""
+    """Register a class for files whose ``general.architecture`` is one of ``names``."""
 
     def register(cls: D) -> D:
         for name in names:
@@ -63,7 +63,7 @@ def names() -> list[str]:
 def read_model(file: GGUFFile) -> Decoder:
     """The architecture of a file with its hyperparameters.
 
-    The architecture is judged before any other key is read: what those mean depends on it.
+    The architecture is checked before any other key is read, since their meaning depends on it.
     Raises UnsupportedModelError for an architecture that llmgen does not run, and for
     hyperparameters that no model can have.
     """

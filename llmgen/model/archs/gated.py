@@ -41,7 +41,7 @@ class MuseGlimmer(GatedAttention, Windowed, Sandwich):
     window_default = None
 
     logit_scale: float
-    final_cap: float
+    final_logit_softcapping: float
     rope_base_local: float
 
     @classmethod
@@ -50,7 +50,7 @@ class MuseGlimmer(GatedAttention, Windowed, Sandwich):
         return super().read(
             keys,
             logit_scale=keys.real("logit_scale"),
-            final_cap=keys.real("final_logit_softcapping", 0.0),
+            final_logit_softcapping=keys.real("final_logit_softcapping", 0.0),
             rope_base_local=keys.real("rope.freq_base_swa", base, low=1e-3),
             **own,
         )
@@ -66,7 +66,7 @@ class MuseGlimmer(GatedAttention, Windowed, Sandwich):
         return b.rms_norm(x, w.vector(name, x.n), 1e-8)
 
     def finish(self, b: Ops, w: Weights, x: Value) -> None:
-        b.logits(b.scale(x, self.logit_scale), self.output_matrix(w), cap=self.final_cap)
+        b.logits(b.scale(x, self.logit_scale), self.output_matrix(w), cap=self.final_logit_softcapping)
 
 
 @architecture("spark2_5")

@@ -38,7 +38,7 @@ class _Windowed(Windowed, Sandwich):
     """The number of layers of the one model whose scores are scaled as if heads filled the embedding."""
 
     rope_base_local: float
-    final_cap: float
+    final_logit_softcapping: float
 
     def embedded(self, b: Ops, w: Weights) -> Value:
         return b.embed(self.embedding(w), scale=math.sqrt(self.n_embd))
@@ -57,7 +57,7 @@ class _Windowed(Windowed, Sandwich):
         return {"scale": (self.n_embd // self.n_heads) ** -0.5 if odd else None}
 
     def finish(self, b: Ops, w: Weights, x: Value) -> None:
-        b.logits(x, self.output_matrix(w), cap=self.final_cap)
+        b.logits(x, self.output_matrix(w), cap=self.final_logit_softcapping)
 
 
 @architecture("gemma2")
@@ -68,7 +68,7 @@ class Gemma2(_Windowed):
     models = "Gemma 2 2B, 9B and 27B"
     window_default, window_period, odd_size = 4096, 2, 46
 
-    attention_cap: float
+    attn_logit_softcapping: float
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
@@ -76,13 +76,13 @@ class Gemma2(_Windowed):
         return super().read(
             keys,
             rope_base_local=keys.real("rope.freq_base_swa", base, low=1e-3),
-            attention_cap=keys.real("attn_logit_softcapping", 50.0),
-            final_cap=keys.real("final_logit_softcapping", 30.0),
+            attn_logit_softcapping=keys.real("attn_logit_softcapping", 50.0),
+            final_logit_softcapping=keys.real("final_logit_softcapping", 30.0),
             **own,
         )
 
     def scores(self, b: Ops, w: Weights, layer: int) -> dict[str, Any]:
-        return super().scores(b, w, layer) | {"cap": self.attention_cap}
+        return super().scores(b, w, layer) | {"cap": self.attn_logit_softcapping}
 
     def output_matrix(self, w: Weights) -> Matrix:
         return self.embedding(w)
@@ -102,7 +102,7 @@ class Gemma3(_Windowed):
         return super().read(
             keys,
             rope_base_local=keys.real("rope.freq_base_swa", 10000.0, low=1e-3),
-            final_cap=keys.real("final_logit_softcapping", 0.0),
+            final_logit_softcapping=keys.real("final_logit_softcapping", 0.0),
             **own,
         )
 

@@ -1,8 +1,8 @@
 """Scaled dot-product attention over the cache, in blocks of 64 keys that start at position 0.
 
 Rows (attention_rows.py) of one key/value head, which are a group of query heads, times a
-tile of tokens in a prompt, share the keys they read.  Blocks are the same whoever computes
-them, so the result depends neither on the threads nor on how a prompt is cut.  Memory is
+tile of tokens in a prompt, share the keys they read.  The blocks are fixed, so the result
+depends neither on the threads nor on how a prompt is cut into runs.  Memory is
 a few kilobytes a thread.
 
 Scratch: the scores of SCORE_ROWS rows; for a prompt behind them the queries of a tile and

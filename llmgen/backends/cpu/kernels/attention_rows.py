@@ -6,8 +6,8 @@ flash attention); a block of scores s and values v makes of them
 
     m' = max(m, max s)    l' = l e^(m - m') + sum e^(s - m')    o' = o e^(m - m') + sum e^(s - m') v
 
-Several rows are taken at once only to read the keys and values once: each is summed by
-itself, the same whoever it is computed with.
+Several rows are taken at once only to read the keys and values once; each is summed by
+itself, so its result does not depend on the others.
 
 A row may lose score with distance (ALiBi, arXiv:2108.12409): its slope times the positions between.
 It may have a sink (arXiv:2309.17453), a score without a value: m and l begin with it.
@@ -63,7 +63,7 @@ from llmgen.backends.cpu.kernels.simd import (
     zero_f32x16,
 )
 
-_FLOOR = np.float32(-1e30)  # the maximum of nothing: finite, so that masked scores (-inf) vanish against it
+_FLOOR = np.float32(-1e30)  # the maximum of no scores; finite, so that masked scores (-inf) get the weight 0
 
 ROWS = 8 if LEVEL == "avx512vnni" else 6
 """Rows of a full pass: as many as the registers hold."""

@@ -92,6 +92,6 @@ def _file_of(module: str) -> Path | None:
 
 
 def forget() -> None:
-    """Read everything anew: for tests that change sources."""
+    """Forget what was read; for tests that change sources."""
     for function in (sources_of, _content, _imports, _versions):
         function.cache_clear()

@@ -5,7 +5,7 @@ rows side by side (lanes.py).  One column keeps its sums in registers, more keep
 the first cache.
 
 A row is decoded once for all columns; each column is summed exactly as it would be
-alone, so the result for a token does not depend on its company.
+alone, so the result for a token does not depend on the other tokens in the run.
 """
 
 from __future__ import annotations
