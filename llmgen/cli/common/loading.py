@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmgen.cli.common.options import EngineOptions
 from llmgen.cli.terminal.output import note
-from llmgen.cli.terminal.progress import Bar
+from llmgen.cli.terminal.progress import Bar, clear
 from llmgen.cli.terminal.settings import can_draw
 
 if TYPE_CHECKING:
@@ -36,36 +36,24 @@ def open_llm(path: Path, engine: EngineOptions, template: ChatTemplate | None = 
         llm.close()
 
 
-@contextmanager
-def compiling() -> Iterator[Callable[[int, int], None]]:
-    """Show the progress of compiling kernels: a bar on a terminal, else one line."""
-    with ExitStack() as shown:
-        yield _bar(shown) if can_draw() else _OneLine()
-
-
 _WHAT = "compiling kernels for this CPU (first use)"
 
 
-class _OneLine:
-    """Says once that kernels are being compiled."""
-
-    said = False
-
-    def __call__(self, done: int, total: int) -> None:
-        if not self.said and done < total:
-            note(f"{_WHAT}: {total - done} to do")
-            self.said = True
-
-
-def _bar(shown: ExitStack) -> Callable[[int, int], None]:
-    """A bar that appears if any kernel has to be compiled, and is removed with ``shown``."""
+@contextmanager
+def compiling() -> Iterator[Callable[[int, int], None]]:
+    """Show the progress of compiling kernels, if any are missing: a bar on a terminal, else one line."""
     bar: Bar | None = None
 
     def progress(done: int, total: int) -> None:
         nonlocal bar
         if bar is None and done < total:
-            bar = shown.enter_context(Bar(_WHAT, total))
+            bar = Bar(_WHAT, total)
+            if not can_draw():
+                note(f"{_WHAT}: {total - done} to do")
         if bar is not None:
             bar.update(done)
 
-    return progress
+    try:
+        yield progress
+    finally:
+        clear()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -44,28 +42,6 @@ def model_path(model: str) -> Path:
 
 def fetch(model: hub.KnownModel) -> Path:
     """Fetch a known model into the models folder, with progress on stderr."""
-    folder = hub.models_folder()
-    if can_draw():
-        with _progress_bar(model) as progress:
-            path = hub.fetch(model, folder, progress)
-    else:
-        note(f"fetching {model.name}: {model.summary}, {size(model.download_bytes)}")
-        path = hub.fetch(model, folder, _note_waiting(model))
-    note(f"{model.name} is in {visible(path)} ({size(model.size)}, sha256 checked)")
-    return path
-
-
-def _note_waiting(model: hub.KnownModel) -> hub.Progress:
-    def progress(step: str, done: int, total: int) -> None:
-        if step == "wait":
-            note(f"another llmgen is fetching {model.name}; waiting for it")
-
-    return progress
-
-
-@contextmanager
-def _progress_bar(model: hub.KnownModel) -> Iterator[hub.Progress]:
-    """A bar for the download, then one for unpacking it."""
     steps = {
         "download": Bar(f"fetching {model.name}", model.download_bytes, number=size),
         "unpack": Bar("unpacking, checking sha256", model.size, number=size),
@@ -77,5 +53,9 @@ def _progress_bar(model: hub.KnownModel) -> Iterator[hub.Progress]:
         else:
             steps[step].update(done)
 
+    if not can_draw():
+        note(f"fetching {model.name}: {model.summary}, {size(model.download_bytes)}")
     with steps["download"], steps["unpack"]:
-        yield progress
+        path = hub.fetch(model, hub.models_folder(), progress)
+    note(f"{model.name} is in {visible(path)} ({size(model.size)}, sha256 checked)")
+    return path

@@ -65,11 +65,8 @@ def print_samples(
         tokens += event.token_id is not None
         bar.update(tokens)
 
-    def watch(request: Request, done: int, total: int) -> None:
-        prompt(done, total)
-
     try:
-        for answer in llm.batch(requests, on_event=count, on_prompt=watch):
+        for answer in llm.batch(requests, on_event=count, on_prompt=lambda _, *done: prompt(*done)):
             if answer.result is not None:
                 results[answer.request.key] = answer.result
             if answer.error is not None:
