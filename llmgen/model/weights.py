@@ -150,6 +150,8 @@ class Weights:
 def _as_float32(tensor: TensorInfo) -> np.ndarray:
     """A small float tensor as float32, flat: a copy."""
     data = tensor.data
+    if tensor.type is GGMLType.F64:
+        return np.frombuffer(data.tobytes(), dtype="<f8").astype(np.float32)
     if tensor.type is GGMLType.F32:
         return np.frombuffer(data.tobytes(), dtype="<f4")
     if tensor.type is GGMLType.F16:
@@ -157,5 +159,5 @@ def _as_float32(tensor: TensorInfo) -> np.ndarray:
     if tensor.type is GGMLType.BF16:
         return (np.frombuffer(data.tobytes(), dtype="<u2").astype(np.uint32) << 16).view(np.float32)
     raise UnsupportedModelError(
-        f"tensor {tensor.name} has the type {tensor.type.name}, expected F32, F16 or BF16 for a norm or a bias"
+        f"tensor {tensor.name} has the type {tensor.type.name}, expected F32, F16, BF16 or F64 for a norm or a bias"
     )

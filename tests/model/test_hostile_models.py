@@ -104,7 +104,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         u32("block_count", 1),
         r"block_count is 1, but the file has more blocks \(blk.1.attn_norm.weight, .* and 3 more\)",
     ),
-    "doubles": (tensor("blk.0.ffn_up.weight", lambda x: x.astype(np.float64)), "cannot multiply by"),
 }
 
 

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.numpy import functions
+from llmgen.backends.numpy.dequantize import dequantize
 from llmgen.backends.numpy.functions import Array
-from llmgen.gguf import GGMLType, TensorInfo
+from llmgen.gguf import GGMLType
 from llmgen.model.rope import Rope
 from llmgen.model.states import KV
 from llmgen.model.weights import Matrix, Vector
 
-FLOAT_TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
+FLOAT_TYPES = (GGMLType.F64, GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 
 
 @dataclass(frozen=True)
@@ -57,27 +58,16 @@ class KVState:
 
 
 class Matrices:
-    """Weight matrices as float32 [n_rows, n_cols], dequantized by the gguf package when first used."""
+    """Weight matrices as float32 [n_rows, n_cols], dequantized when first used."""
 
     def __init__(self) -> None:
         self._known: dict[str, Array] = {}
 
     def __getitem__(self, m: Matrix) -> Array:
         if m.name not in self._known:
-            self._known[m.name] = _dequantize(m.tensor)
+            rows = m.tensor.data.reshape(-1, m.tensor.row_bytes)
+            self._known[m.name] = dequantize(rows, m.tensor.type)
         return self._known[m.name][m.first_row : m.first_row + m.n_rows]
-
-
-def _dequantize(tensor: TensorInfo) -> Array:
-    from gguf.quants import dequantize
-
-    from gguf import GGMLQuantizationType
-
-    rows = tensor.data.reshape(-1, tensor.row_bytes)
-    kind = GGMLQuantizationType(int(tensor.type))
-    if tensor.type in (GGMLType.F32, GGMLType.F16):
-        rows = rows.view("<f4" if tensor.type is GGMLType.F32 else "<f2")
-    return np.asarray(dequantize(rows, kind), np.float32)
 
 
 class NumpyOps:

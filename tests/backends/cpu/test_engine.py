@@ -73,7 +73,7 @@ def test_float_weights_meet_float_activations(kind: str) -> None:
         assert nmse(one_by_one(model, model.new_sequence(), tokens), expected) < LIMIT
 
 
-@pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
+@pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4"])
 def test_quantized_weights_meet_int8_activations(kind: str) -> None:
     path = build_arch("llama-dense", kind)
     tokens, _ = reference("llama-dense")

@@ -30,6 +30,7 @@ from llmgen.backends.cpu.kernels.layout import (
     TILE_E0,
     TILE_E1,
     TILE_NEG,
+    TILE_NEG0,
     TILE_TOKENS,
 )
 from llmgen.backends.cpu.kernels.simd import (
@@ -78,7 +79,9 @@ def put_int8(rec, block, q0, q1, d):  # type: ignore[no-untyped-def]
     p = rec + block * _INT8
     store_i8x32(p, join_i8x16(to_i8(q0), to_i8(q1)))
     store_f32(p + 32, d)
-    store_f32(p + 36, d * np.float32(sum_i32x16(q0 + q1)))
+    total = sum_i32x16(q0 + q1)
+    store_f32(p + 36, d * np.float32(total))
+    store_i32(p + 40, total)
 
 
 evens_first = shuffle(i16x16, [*range(0, 16, 2), *range(1, 16, 2)])
@@ -211,4 +214,5 @@ def _token(x, out, lane):  # type: ignore[no-untyped-def]
     store_f32(out + TILE_E0 + lane, d * np.float32(s0))
     store_f32(out + TILE_E1 + lane, d * np.float32(s1))
     store_i32(out + TILE_NEG + lane, -(s0 + s1))
+    store_i32(out + TILE_NEG0 + lane, -s0)
     return join_i8x16(to_i8(q0), to_i8(q1))

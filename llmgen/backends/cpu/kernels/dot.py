@@ -6,7 +6,7 @@ products in groups of four neighbours into 32-bit lanes:
     lane i += w[4i] x[4i] + w[4i+1] x[4i+1] + w[4i+2] x[4i+2] + w[4i+3] x[4i+3]
 
 Activations are signed and lie in [-127, 127].  Weights are unsigned and small
-(4, 5 or 6 bits) or signed 8 bits.  The levels differ in the instruction only:
+(2 to 6 bits) or signed 8 bits.  The levels differ in the instruction only:
 
 - avx512vnni, avxvnni: ``vpdpbusd`` does it in one step, unsigned times signed (``vpdpwssd``
   for 16 bits).
@@ -27,7 +27,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from llmgen.backends.cpu.kernels.layout import SHORT_SUMS
+from llmgen.backends.cpu.kernels.layout import SHORT_SUMS, TILE_NEG, TILE_NEG0
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     Vec,
@@ -137,14 +137,57 @@ def dot4(typing_context: Any, u: Any, s: Any) -> Any:
     return i32x16(i8x64, i8x64), generate
 
 
+def row_dot(bits: int, zero: int) -> Any:
+    """``f(w, x)``, i32x16: dots of w - zero, for unsigned weights of up to 6 bits or, with 8 bits, signed ones."""
+    signed = bits == 8
+    centre = 128 if signed and NATIVE else zero
+
+    @intrinsic
+    def function(typing_context: Any, w: Any, x: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            out = []
+            for w, x in zip(*(_halves(b, v) for v in args), strict=True):
+                out.append(_centred(b, unsigned(b, w) if signed else w, x, centre, signed))
+            return _join(b, out)
+
+        return i32x16(i8x64, i8x64), generate
+
+    return function
+
+
+def _centred(b: Any, w: Any, x: Any, centre: int, signed: bool) -> Any:
+    """i32: the dots of w - centre and x."""
+    middle = _constant(8, WIDTH, centre - 256 if centre > 127 else centre)
+    if NATIVE:
+        none = _constant(32, WIDTH // 4, 0)
+        dots = _accumulate(b, none, w, x)
+        return b.sub(dots, _accumulate(b, none, middle, x)) if centre else dots
+    if signed:
+        return _pairs_to_i32(b, _pairs_to_i16(b, *_abs_and_signed(b, w, x)))
+    pairs = _pairs_to_i16(b, w, x)
+    return _pairs_to_i32(b, b.sub(pairs, _pairs_to_i16(b, middle, x)) if centre else pairs)
+
+
+def unsigned(b: Any, w: Any) -> Any:
+    """Signed bytes as the dot product takes them: 128 added for vpdpbusd, as they are elsewhere."""
+    return b.xor(w, _constant(8, w.type.count, -128)) if NATIVE else w
+
+
 # ---- rows side by side: see quants/lanes.py ---------------------------------------------
 
 
-def emit_sum(b: Any, pairs: list[tuple[Any, Any]], bits: int) -> Any:
-    """i32: the dots of (unsigned, signed) registers of bytes, added; the weights have ``bits`` bits."""
+def emit_sum(b: Any, pairs: list[tuple[Any, Any]], bits: int, start: Any = None) -> Any:
+    """i32: the dots of (weights, signed) registers of bytes, added to ``start``.
+
+    Weights are unsigned and have ``bits`` bits; signed 8 bits are as from :func:`unsigned`.
+    """
     if not NATIVE:
-        return _wide_sum(b, [_pairs_to_i16(b, u, s) for u, s in pairs], SHORT_SUMS[bits])
-    acc = _constant(32, WIDTH // 4, 0)
+        if bits == 8:
+            total = _wide_sum(b, [_pairs_to_i16(b, *_abs_and_signed(b, w, x)) for w, x in pairs], 1)
+        else:
+            total = _wide_sum(b, [_pairs_to_i16(b, u, s) for u, s in pairs], SHORT_SUMS[bits])
+        return total if start is None else b.add(total, start)
+    acc = _constant(32, WIDTH // 4, 0) if start is None else start
     for u, s in pairs:
         acc = _accumulate(b, acc, u, s)
     return acc
@@ -181,9 +224,11 @@ def _register(elem: str) -> Vec:
 
 
 class PanelDots:
-    """The running sums of a pass over a panel, for weights of ``bits`` bits (8: signed).
+    """The running sums of a pass over a panel, for weights of ``bits`` bits (8: signed), less ``zero``.
 
-    ``start(negative_sums)`` begins a block, ``add(sums, weights, x)`` takes in one group of
+    ``first(x)`` begins the totals of a block of 32, or with ``halves`` ``first(x)`` and
+    ``second(x)`` those of its halves; x: address of the block in a tile.
+    ``start(negative_sums)`` begins the sums of some groups, ``add(sums, weights, x)`` takes in one group of
     four weights of each row, ``total(totals, sums)`` adds what was summed up to 32-bit
     totals.  ``QuantType.groups`` groups may be taken in between start and total.
 
@@ -191,26 +236,57 @@ class PanelDots:
     negative_sums: address of minus the sums of the block's x, int32 [8 tokens].
     """
 
-    def __init__(self, bits: int) -> None:
+    def __init__(self, bits: int, zero: int = 0, halves: bool = False) -> None:
         short = not NATIVE and bits != 8
         n = TOKENS * REGISTERS
         sums = types.UniTuple(_register("i16" if short else "i32"), n)
         self.totals = types.UniTuple(_register("i32"), n)
-        self.start, self.add = _panel_start(sums, bits), _panel_add(sums, bits)
+        # the sums of whole blocks of signed weights begin with what was added to the weights
+        by_sums = bits == 8 and not halves
+        self.start, self.add = _panel_start(sums, by_sums), _panel_add(sums, bits)
         self.total = _panel_total(sums, self.totals)
-        self.zero = _panel_start(self.totals, 0)
+        less = 128 if bits == 8 and NATIVE and halves else zero
+        self.first = _panel_totals(self.totals, less, TILE_NEG0 if halves else TILE_NEG)
+        self.second = _panel_totals(self.totals, less, TILE_NEG, TILE_NEG0)
 
 
-def _panel_start(sums: Any, bits: int) -> Any:
+def _panel_totals(totals: Any, zero: int, at: int, less: int | None = None) -> Any:
+    """``f(x)``: of each token zero times minus the sum of its activations, which stands at x + at."""
+    vector = totals.dtype.llvm
+
+    @intrinsic
+    def function(typing_context: Any, x: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            values = []
+            for t in range(TOKENS if zero else 0):
+                value = _int32(b, args[0], at + 4 * t)
+                if less is not None:
+                    value = b.sub(value, _int32(b, args[0], less + 4 * t))
+                filled = splat_value(b, b.mul(value, ir.Constant(I32, zero)), vector)
+                values += [filled] * REGISTERS
+            return context.make_tuple(
+                b, totals, values or [ir.Constant(vector, [0] * vector.count)] * totals.count
+            )
+
+        return totals(types.intp), generate
+
+    return function
+
+
+def _int32(b: Any, address: Any, at: int) -> Any:
+    return b.load(pointer(b, offset(b, address, at)), align=4, typ=I32)
+
+
+def _panel_start(sums: Any, negative: bool) -> Any:
     vector = sums.dtype.llvm
 
     @intrinsic
     def start(typing_context: Any, negative_sums: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
             values = [ir.Constant(vector, [0] * vector.count)] * sums.count
-            if NATIVE and bits == 8:
+            if NATIVE and negative:
                 for t in range(TOKENS):
-                    value = b.load(pointer(b, offset(b, args[0], 4 * t)), align=4, typ=I32)
+                    value = _int32(b, args[0], 4 * t)
                     filled = splat_value(b, b.shl(value, ir.Constant(I32, 7)), vector)
                     values[t * REGISTERS : (t + 1) * REGISTERS] = [filled] * REGISTERS
             return context.make_tuple(b, sums, values)
@@ -230,8 +306,8 @@ def _panel_add(sums: Any, bits: int) -> Any:
             w = [
                 b.load(pointer(b, offset(b, w_at, WIDTH * r)), align=1, typ=vector) for r in range(REGISTERS)
             ]
-            if NATIVE and bits == 8:
-                w = [b.xor(v, _constant(8, WIDTH, -128)) for v in w]
+            if bits == 8:
+                w = [unsigned(b, v) for v in w]
             out = []
             for t in range(TOKENS):
                 value = b.load(pointer(b, offset(b, x_at, 4 * t)), align=4, typ=I32)

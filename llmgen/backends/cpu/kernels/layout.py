@@ -34,7 +34,7 @@ PANEL_SCALES = 2 * 64
 """Bytes of the scale and the offset of each row (f32), which follow for every 32 weights, or every 16."""
 PANEL_FLOATS = 32 * 64
 """Bytes of 32 weights of 16 rows as float32."""
-SHORT_SUMS = {4: 8, 5: 4, 6: 2}
+SHORT_SUMS = {2: 8, 3: 8, 4: 8, 5: 4, 6: 2}
 """By the bits of an unsigned weight: how many sums of two products with 8-bit activations fit into 16 bits."""
 MAX_COLUMNS = 8
 """The most tokens of a run in the generated role: columns of the matrix-vector kernels."""
@@ -82,7 +82,7 @@ class ActivationFormat:
 
 
 ACTIVATION_FORMATS = {
-    # int8 in order | f32 d, e | nothing
+    # int8 in order | f32 d, e | int32 sum of the int8 | nothing
     "int8": ActivationFormat(32, 48),
     # int16, of every sixteen the even ones, then the odd ones | f32 d | nothing
     "int16": ActivationFormat(32, 80),
@@ -108,10 +108,11 @@ def panel_scratch(
     return panel, together * (panel + (tokens * PANEL_ROWS * 4 if n_chunks > 1 else 0)) + 64
 
 
-TILE_BLOCK = 416
+TILE_BLOCK = 448
 """Eight tokens times 32 activations for the panel kernel: int8 [8 groups][8 tokens][4] | f32 d [8] |
-f32 e [8] | f32 e of the first 16 [8] | of the last 16 [8] | int32 minus the sum [8]."""
-TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG = 256, 288, 320, 352, 384
+f32 e [8] | f32 e of the first 16 [8] | of the last 16 [8] | int32 minus the sum [8] |
+int32 minus the sum of the first 16 [8]."""
+TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG, TILE_NEG0 = 256, 288, 320, 352, 384, 416
 
 TEAM_BARRIER, TEAM_STOP, TEAM_EXIT, TEAM_WAITS = 0, 64, 72, 192
 TEAM_TABLE, TEAM_TABLE_BYTES, TEAM_STEPS, TEAM_ACTIVE, TEAM_COUNT = 128, 136, 144, 152, 160

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,18 @@ from llmgen.backends.cpu.kernels.layout import (
     TILE_TOKENS,
     panel_scratch,
 )
+from llmgen.backends.numpy.dequantize import dequantize
+from llmgen.gguf import GGMLType
 
 # Where the half-precision scales stand in a block.
 SCALES = {
+    "q1_0": (0,),
+    "q2_0": (0,),
+    "q2_k": (80, 82),
+    "q3_k": (108,),
+    "tq1_0": (52,),
+    "tq2_0": (64,),
+    **{f"iq{kind}": (0,) for kind in ("1_s", "2_xxs", "2_xs", "2_s", "3_xxs", "3_s", "4_nl", "4_xs")},
     "q4_0": (0,),
     "q4_1": (0, 2),
     "q5_0": (0,),
@@ -31,6 +41,8 @@ SCALES = {
     "q5_k": (0, 2),
     "q6_k": (208,),
 }
+# Where the scale of IQ1_M, and those that are smaller floats, stand.
+OTHER_SCALES = {"iq1_m": (49, 51, 53, 55), "mxfp4": (0,), "nvfp4": (0, 1, 2, 3)}
 FLOATS = tuple(key for key, kernels in TABLE.items() if kernels.activations == "float32")
 QUANTIZED = tuple(key for key in TABLE if key not in FLOATS)
 SLACK = 256  # bytes behind a matrix that kernels may read
@@ -40,7 +52,26 @@ def sizes(key: str) -> tuple[int, ...]:
     """Row lengths worth testing: around the steps of every kernel."""
     if key in FLOATS:
         return (1, 7, 15, 16, 33, 64, 100, 576)
-    return (256, 512, 768) if TABLE[key].block == 256 else (32, 64, 96, 128, 160, 576, 1568)
+    block = TABLE[key].block
+    if block == 32:
+        return (32, 64, 96, 128, 160, 576, 1568)
+    return (256, 512, 768) if block == 256 else (block, 2 * block, 3 * block, 256, 7 * block)
+
+
+def scale_bytes(key: str) -> tuple[int, ...]:
+    """The bytes of a block that hold its scales."""
+    return OTHER_SCALES.get(key) or tuple(at + i for at in SCALES[key] for i in (0, 1))
+
+
+def put_scales(key: str, blocks: np.ndarray, scales: np.ndarray, which: int = 0) -> None:
+    """Write half-precision numbers [...] into blocks uint8 [..., bytes]."""
+    bits = np.asarray(scales, "<f2").view("<u2")
+    if key == "iq1_m":  # a nibble of it in every second byte
+        for i, at in enumerate(OTHER_SCALES[key]):
+            blocks[..., at] = blocks[..., at] & 15 | (bits >> 4 * i & 15) << 4
+        return
+    at = SCALES[key][which]
+    blocks[..., at : at + 2] = bits[..., None].view(np.uint8)
 
 
 def ggml_type(key: str) -> gguf.GGMLQuantizationType:
@@ -48,9 +79,7 @@ def ggml_type(key: str) -> gguf.GGMLQuantizationType:
 
 
 def row_bytes(key: str, n_cols: int) -> int:
-    block, nbytes = gguf.GGML_QUANT_SIZES[ggml_type(key)]
-    assert block == TABLE[key].block
-    return n_cols // block * nbytes
+    return GGMLType[key.upper()].bytes_for(n_cols)
 
 
 @dataclass
@@ -75,7 +104,7 @@ class Matrix:
     def floats(self) -> np.ndarray:
         """The weights [n_rows, n_cols], float32."""
         with np.errstate(invalid="ignore", over="ignore"):
-            return gguf.quants.dequantize(self.data, ggml_type(self.key)).astype(np.float32)
+            return dequantize(self.data, GGMLType[self.key.upper()])
 
     def common(self) -> dict[str, Any]:
         return {
@@ -94,19 +123,22 @@ def placed(key: str, data: np.ndarray, n_cols: int) -> Matrix:
     return Matrix(key, view, n_cols)
 
 
-def random_matrix(key: str, n_rows: int, n_cols: int, rng: np.random.Generator) -> Matrix:
-    """Every bit random, except that scales are sane: half-precision numbers of both signs below 0.1."""
+def random_matrix(key: str, n_rows: int, n_cols: int, rng: np.random.Generator, size: float = 1.0) -> Matrix:
+    """Every bit random, except that scales are sane: half-precision numbers of both signs below 0.1 ``size``."""
     if key in FLOATS:
-        values = rng.normal(0, 0.1, (n_rows, n_cols)).astype(np.float32)
-        return placed(
-            key, gguf.quants.quantize(values, ggml_type(key)).view(np.uint8).reshape(n_rows, -1), n_cols
-        )
+        values = rng.normal(0, 0.1, (n_rows, n_cols))
+        if key == "f64":
+            return placed(key, values.view(np.uint8), n_cols)
+        data = gguf.quants.quantize(values.astype(np.float32), ggml_type(key))
+        return placed(key, data.view(np.uint8).reshape(n_rows, -1), n_cols)
     nbytes = row_bytes(key, n_cols)
     data = rng.integers(0, 256, (n_rows, nbytes), dtype=np.uint8)
     blocks = data.reshape(n_rows, n_cols // TABLE[key].block, -1)
-    for at in SCALES[key]:
-        scales = rng.uniform(-0.1, 0.1, blocks.shape[:2]).astype("<f2")
-        blocks[:, :, at : at + 2] = scales[..., None].view(np.uint8)
+    for which in range(len(SCALES.get(key, "d"))):
+        if key == "mxfp4":
+            blocks[:, :, 0] = rng.integers(118, 126, blocks.shape[:2]) + round(math.log2(size))
+        elif key != "nvfp4":  # of which all scales are sane
+            put_scales(key, blocks, (rng.uniform(-0.1, 0.1, blocks.shape[:2]) * size).astype("<f2"), which)
     return placed(key, data, n_cols)
 
 

@@ -7,7 +7,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from kernels.call import TABLE, levels, require
-from kernels.matrices import activations, embed, encoded, matvec, panel, random_matrix, sizes, tiled
+from kernels.matrices import (
+    activations,
+    embed,
+    encoded,
+    matvec,
+    panel,
+    random_matrix,
+    scale_bytes,
+    sizes,
+    tiled,
+)
 
 from llmgen.backends.cpu.runtime import cpu
 from llmgen.backends.cpu.runtime.cpu import LEVELS
@@ -42,8 +52,7 @@ def test_the_same_integers_at_the_limits(key: str, level: str) -> None:
     m = random_matrix(key, 16, 2 * max(TABLE[key].block, 128), np.random.default_rng(2))
     for byte in (0x00, 0x7F, 0x80, 0x81, 0xFF):
         blocks = m.data.reshape(16, m.n_cols // TABLE[key].block, -1)
-        scales = {"q6_k": slice(0, 208), "q4_k": slice(4, None), "q5_k": slice(4, None)}
-        blocks[:, :, scales.get(key, slice(4 if key.endswith("_1") else 2, None))] = byte
+        blocks[:, :, np.delete(np.arange(blocks.shape[2]), scale_bytes(key))] = byte
         x = np.where(np.arange(m.n_cols) % 3, 3.0, -3.0).astype(np.float32)[None].repeat(9, axis=0)
         x[1::2] *= -1
         np.testing.assert_array_equal(matvec(m, x, level=level), matvec(m, x))

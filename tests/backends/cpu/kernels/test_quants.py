@@ -16,12 +16,14 @@ from kernels.matrices import (
     placed,
     quantized_matrix,
     random_matrix,
+    scale_bytes,
     sizes,
 )
 
 from shared import DATA
 
 KEYS = list(TABLE)
+QUANTIZABLE = "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 tq1_0 tq2_0 mxfp4".split()  # by the gguf package
 ROWS = (1, 3, 16, 17, 40, 100)
 
 
@@ -62,7 +64,7 @@ def test_panel(key: str) -> None:
             check(panel(m, x), m, x, prompt=True)
 
 
-@pytest.mark.parametrize("key", [k for k in KEYS if not k.endswith("_k")])
+@pytest.mark.parametrize("key", QUANTIZABLE)
 def test_quantized_values(key: str) -> None:
     rng = np.random.default_rng(3)
     m, x = quantized_matrix(key, 40, 256, rng), activations(9, 256, rng)
@@ -92,8 +94,7 @@ def every_byte(key: str) -> Matrix:
     scales = m.data.copy()
     for row in range(256):
         m.data[row] = row
-    keep = {"q6_k": slice(208, 210), "q4_k": slice(0, 16), "q5_k": slice(0, 16)}
-    at = keep.get(key, slice(0, 4 if key.endswith("_1") else 2))
+    at = [*scale_bytes(key), *({"q4_k": range(4, 16), "q5_k": range(4, 16)}.get(key, ()))]
     m.data[:, at] = scales[:, at]
     return m
 
@@ -120,9 +121,7 @@ def test_extreme_weights_and_activations(key: str, byte: int) -> None:
     keep = m.data.copy()
     m.data[:] = byte
     blocks, before = (a.reshape(16, m.n_cols // TABLE[key].block, -1) for a in (m.data, keep))
-    at = {"q6_k": slice(208, 210), "q4_k": slice(0, 4), "q5_k": slice(0, 4)}.get(
-        key, slice(0, 4 if key.endswith("_1") else 2)
-    )
+    at = scale_bytes(key)
     blocks[:, :, at] = before[:, :, at]
     for sign in (1.0, -1.0):
         x = np.full((9, m.n_cols), sign * 3.0, dtype=np.float32)
@@ -189,6 +188,24 @@ def test_zeros(key: str) -> None:
     assert not embed(empty, [0, 16]).any()
 
 
+@pytest.mark.parametrize("key", QUANTIZED)
+def test_weights_are_exact(key: str) -> None:
+    """All bits of every weight, over so many random blocks that each index of each codebook comes up."""
+    block = TABLE[key].block
+    m = random_matrix(key, 64, 64 * block, np.random.default_rng(12))
+    np.testing.assert_array_equal(embed(m, list(range(64))).view(np.uint32), m.floats().view(np.uint32))
+
+
+@pytest.mark.parametrize(("key", "n_scales"), [("mxfp4", 1), ("nvfp4", 4)])
+def test_every_scale_of_eight_bits(key: str, n_scales: int) -> None:
+    m = random_matrix(key, 256, 2 * TABLE[key].block, np.random.default_rng(13))
+    m.data.reshape(256, 2, -1)[..., :n_scales] = np.arange(256)[:, None, None]
+    np.testing.assert_array_equal(embed(m, list(range(256))).view(np.uint32), m.floats().view(np.uint32))
+    x = activations(3, m.n_cols, np.random.default_rng(14))
+    usual = Matrix(key, m.data[40:230], m.n_cols)  # where neither weights nor products leave float32's range
+    check_both(usual, x)
+
+
 def test_recorded_blocks() -> None:
     """Blocks that ggml made, and the values that it reads from them."""
     with np.load(DATA / "quants.npz") as recorded:
@@ -196,9 +213,8 @@ def test_recorded_blocks() -> None:
         for name in names:
             values = recorded[f"{name}.values"]
             out = embed(placed(name.lower(), recorded[f"{name}.blocks"], values.shape[1]), [1, 0])
-            largest = np.abs(values[[1, 0]]).max(axis=1, keepdims=True)
-            assert np.all(np.abs(out - values[[1, 0]]) <= 3e-7 * largest), name
-    assert {*KEYS} - {"f32"} == {name.lower() for name in names}
+            np.testing.assert_array_equal(out.view(np.uint32), values[[1, 0]].view(np.uint32), name)
+    assert {*KEYS} - {"f32", "f64"} == {name.lower() for name in names}
 
 
 @pytest.mark.parametrize("key", QUANTIZED)

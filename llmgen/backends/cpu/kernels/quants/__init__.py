@@ -76,6 +76,7 @@ class QuantType:
 TABLE = {
     line.key: line
     for line in (
+        QuantType("f64", "floats", "float32", read_past=512),
         QuantType("f32", "floats", "float32", read_past=256),
         QuantType("f16", "floats", "float32", read_past=128),
         QuantType("bf16", "floats", "float32", read_past=128),
@@ -84,9 +85,26 @@ TABLE = {
         QuantType("q5_0", "legacy", "int8", bits=5),
         QuantType("q5_1", "legacy", "int8", bits=5),
         QuantType("q8_0", "legacy", "int16", bits=8),
+        QuantType("q1_0", "ternary", "int8_super", bits=2),
+        QuantType("q2_0", "ternary", "int8_super", bits=2),
+        QuantType("q2_k", "low_bits", "int8_super", bits=2, halves=True),
+        QuantType("q3_k", "low_bits", "int8_super", bits=3, halves=True),
         QuantType("q4_k", "kquants", "int8_super", bits=4, read_past=16),
         QuantType("q5_k", "kquants", "int8_super", bits=5, read_past=16),
         QuantType("q6_k", "kquants", "int8_super", bits=6, halves=True, read_past=16),
+        QuantType("tq1_0", "ternary", "int8_super", bits=2),
+        QuantType("tq2_0", "ternary", "int8_super", bits=2),
+        QuantType("iq1_s", "iq1", "int8_super", bits=5),
+        QuantType("iq1_m", "iq1", "int8_super", bits=5, halves=True),
+        QuantType("iq2_xxs", "iq2", "int8_super", bits=8),
+        QuantType("iq2_xs", "iq2", "int8_super", bits=8, halves=True),
+        QuantType("iq2_s", "iq2", "int8_super", bits=8, halves=True),
+        QuantType("iq3_xxs", "iq3", "int8_super", bits=8),
+        QuantType("iq3_s", "iq3", "int8_super", bits=8),
+        QuantType("iq4_nl", "iq4", "int8", bits=8),
+        QuantType("iq4_xs", "iq4", "int8_super", bits=8),
+        QuantType("mxfp4", "fp4", "int8", bits=5),
+        QuantType("nvfp4", "fp4", "int8_super", bits=5, halves=True),
     )
 }
 """By the lower-case name of the ggml type."""

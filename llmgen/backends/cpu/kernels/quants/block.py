@@ -49,6 +49,7 @@ class Block:
     ]  # (p, o, stride): scales of a block to o, offsets to o + 64, the next 32 weights' at o + stride
     dequantize: Callable[..., Any]  # (p, out): the block as float32
     has_offset: bool = True
+    zero: int = 0  # what the weights of a panel are too large by
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""F32, F16 and BF16 weights: they meet the activations as float32, unquantized."""
+"""F64, F32, F16 and BF16 weights: they meet the activations as float32, unquantized."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from numba.core import types
 
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants.block import Floats, Row
+from llmgen.backends.cpu.kernels.quants.vectors import keep_lanes, load_u16
 from llmgen.backends.cpu.kernels.simd import (
-    I64,
     bfloat_to_f32x16,
-    binary,
     f32x16,
     fma,
     half_to_f32x16,
@@ -20,28 +19,17 @@ from llmgen.backends.cpu.kernels.simd import (
     load_f32,
     load_f32x16,
     load_i16x16,
-    scalar_loader,
-    splat_value,
+    pointer,
     store_f32,
     sum_f32x16,
     unary,
 )
 
 
-def _keep(b: Any, v: Any, n: Any) -> Any:
-    lanes = ir.Constant(ir.VectorType(I64, 16), list(range(16)))
-    mask = b.icmp_signed("<", lanes, splat_value(b, n, lanes.type))
-    return b.select(mask, v, ir.Constant(f32x16.llvm, [0.0] * 16))
-
-
-keep_lanes = binary(f32x16, types.int64, f32x16, _keep)
-
-
 def _bfloat(b: Any, v: Any) -> Any:
     return b.bitcast(b.shl(b.trunc(v, ir.IntType(32)), ir.Constant(ir.IntType(32), 16)), ir.FloatType())
 
 
-_load_u16 = scalar_loader(ir.IntType(16), types.int64, "zext")
 _bits_to_float = unary(types.int64, types.float32, _bfloat)
 
 
@@ -62,7 +50,16 @@ def _load16_bf16(p):  # type: ignore[no-untyped-def]
 
 @inline
 def _load1_bf16(p):  # type: ignore[no-untyped-def]
-    return _bits_to_float(_load_u16(p))
+    return _bits_to_float(load_u16(p))
+
+
+def _load_f64(floats: Any) -> Any:
+    """``f(p)``: float64 rounded to float32, one or a vector."""
+    llvm = getattr(floats, "llvm", ir.FloatType())
+    doubles = ir.VectorType(ir.DoubleType(), floats.n) if floats is f32x16 else ir.DoubleType()
+    return unary(
+        types.intp, floats, lambda b, p: b.fptrunc(b.load(pointer(b, p), align=1, typ=doubles), llvm)
+    )
 
 
 def _floats(size: int, load16: Any, load1: Any) -> Floats:
@@ -95,6 +92,7 @@ def _floats(size: int, load16: Any, load1: Any) -> Floats:
     return Floats(Row(unpack, fold, finish, unpack_tail), load1, dequantize)
 
 
+F64 = _floats(8, _load_f64(f32x16), _load_f64(types.float32))
 F32 = _floats(4, _load16_f32, load_f32)
 F16 = _floats(2, _load16_f16, load_f16)
 BF16 = _floats(2, _load16_bf16, _load1_bf16)

@@ -21,17 +21,16 @@ from llmgen.backends.cpu.kernels import half
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.dot import dot4
 from llmgen.backends.cpu.kernels.quants.block import Block, Row
+from llmgen.backends.cpu.kernels.quants.vectors import masked, shift_right
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     I64,
-    binary,
     f32x16,
     fma,
     i8x16,
     i8x32,
     i8x64,
     i32x16,
-    i64x4,
     i64x8,
     load_f16,
     load_f32x16,
@@ -46,7 +45,6 @@ from llmgen.backends.cpu.kernels.simd import (
     repeat_i8x32,
     shuffle,
     splat,
-    splat_value,
     store_f32,
     sum_f32x8,
     sum_f32x16,
@@ -133,25 +131,6 @@ fifth3 = _bits_to(16, [0] * 8, [2] * 4 + [3] * 4)
 # upper bit pairs of Q6_K, moved to bits 4 and 5
 upper_first = _bits_to(0x30, [4] * 4 + [2] * 4, [0] * 8)
 upper_second = _bits_to(0x30, [0] * 8, [0] * 4 + [2] * 4)
-
-
-def _shift_right(b: Any, v: Any, n: Any) -> Any:
-    """Bytes shifted right; the bits that come in from the neighbour must be masked away."""
-    wide = b.bitcast(v, i64x4.llvm)
-    return b.bitcast(b.lshr(wide, splat_value(b, n, i64x4.llvm)), i8x32.llvm)
-
-
-shift_right = binary(i8x32, types.int64, i8x32, _shift_right)
-
-
-def masked(mask: int, left: int = 0) -> Any:
-    """``f(v)``: (v & mask) << left for 32 bytes."""
-
-    def emit(b: Any, v: Any) -> Any:
-        kept = b.and_(v, ir.Constant(i8x32.llvm, [mask] * 32))
-        return b.shl(kept, ir.Constant(i8x32.llvm, [left] * 32)) if left else kept
-
-    return unary(i8x32, i8x32, emit)
 
 
 nibble32, one_bit_to_4, two_bits_to_4 = masked(15), masked(1, 4), masked(3, 4)

@@ -21,8 +21,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from llmgen.backends.cpu.kernels.dot import WIDTH, emit_short_sum, emit_sum
+from llmgen.backends.cpu.kernels.dot import NATIVE, WIDTH, emit_short_sum, emit_sum, unsigned
 from llmgen.backends.cpu.kernels.quants.block import Lanes
+from llmgen.backends.cpu.kernels.quants.vectors import emit_lookup
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     I64,
@@ -44,7 +45,7 @@ ROWS = WIDTH // 4
 """Rows that a step takes: as many as a register has 32-bit lanes."""
 f32_rows = Vec("f32", ROWS)
 """A value per row."""
-i32_rows, i16_rows = Vec("i32", ROWS), Vec("i16", ROWS)
+i32_rows, i16_rows, i8_rows = Vec("i32", ROWS), Vec("i16", ROWS), Vec("i8", ROWS)
 load_rows, store_rows = loader(f32_rows), storer(f32_rows)
 zero_rows = constant(f32_rows, [0.0] * ROWS)
 first_row = unary(f32_rows, types.float32, lambda b, v: b.extract_element(v, ir.Constant(I32, 0)))
@@ -91,18 +92,21 @@ def lanes(
     prepare: Callable[[Any, list[Any]], list[Any]],
     bits: int,
     has_offset: bool,
+    zero: int = 0,
 ) -> Lanes:
     """The functions of a type.
 
     read: (builder, rows) -> what is brought into registers of the types ``raw``.
     prepare: (builder, that) -> d and, with ``has_offset``, m, a float per row each; then
     registers of weights.  Unsigned bytes: as ``turned``, group after group.  Signed shorts
-    (``bits`` 16): by quarters of a block, each as from ``beside``.
+    (``bits`` 16): by quarters of a block, each as from ``beside``.  Signed bytes (8) are as
+    ``turned`` too.  zero: what all weights are too large by.
     """
     wide = bits == 16
     weight = shorts_rows if wide else bytes_rows
     kind = types.Tuple([f32_rows] * (1 + has_offset) + [weight] * (16 if wide else 8))
     d_at = 64 if wide else 32
+    less = 128 if bits == 8 and NATIVE else zero
     registers = types.Tuple(list(raw))
 
     @intrinsic
@@ -124,7 +128,10 @@ def lanes(
     def unpack(typing_context: Any, loaded: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
             values = [b.extract_value(args[0], i) for i in range(len(registers))]
-            return context.make_tuple(b, kind, prepare(b, values))
+            prepared = prepare(b, values)
+            if bits == 8:
+                prepared = [unsigned(b, v) if v.type == weight.llvm else v for v in prepared]
+            return context.make_tuple(b, kind, prepared)
 
         return kind(registers), generate
 
@@ -133,7 +140,7 @@ def lanes(
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
             packed, x = args
             rest = [b.extract_value(packed, i) for i in range(1 + has_offset, len(kind))]
-            return _wide_dots(b, rest, x) if wide else _dots(b, rest, x, bits)
+            return _wide_dots(b, rest, x) if wide else _dots(b, rest, x, bits, less)
 
         return i32_rows(kind, types.intp), generate
 
@@ -149,6 +156,32 @@ def lanes(
         return f32_rows(kind, types.intp, i32_rows, f32_rows), generate
 
     return Lanes(load, unpack, dots, scale)
+
+
+def nibble_codes(
+    first: int,
+    values: Sequence[int],
+    scale: Vec,
+    memory: Any,
+    as_float: Callable[[Any, Any], Any],
+    bits: int,
+    zero: int = 0,
+) -> Lanes:
+    """The functions of a type whose nibbles, from byte ``first`` on, choose among 16 values.
+
+    scale: the type of all rows' scales, of which each lies before its block as ``memory``;
+    as_float(builder, scales): what they are.
+    """
+
+    def read(b: Any, rows: Loads) -> list[Any]:
+        return [gathered(b, rows(0, memory)), *turned(b, rows(first, i8x16.llvm))]
+
+    def prepare(b: Any, loaded: list[Any]) -> list[Any]:
+        scales, *groups = loaded
+        nibbles = [low_nibbles(b, v) for v in groups] + [high_nibbles(b, v) for v in groups]
+        return [as_float(b, scales), *(emit_lookup(b, v, values) for v in nibbles)]
+
+    return lanes([scale, *[bytes_rows] * 4], read, prepare, bits, False, zero)
 
 
 def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
@@ -254,9 +287,13 @@ def _spread(b: Any, x: Any, at: int, kind: Any) -> Any:
     return b.bitcast(splat_value(b, word, ir.VectorType(I32, ROWS)), kind)
 
 
-def _dots(b: Any, w: Sequence[Any], x: Any, bits: int) -> Any:
-    """i32 [ROWS]: unsigned weights of ``bits`` bits times the 32 int8 at x."""
-    return emit_sum(b, [(v, _spread(b, x, 4 * g, v.type)) for g, v in enumerate(w)], bits)
+def _dots(b: Any, w: Sequence[Any], x: Any, bits: int, less: int) -> Any:
+    """i32 [ROWS]: weights of ``bits`` bits, less a number, times the 32 int8 of the record at x."""
+    start = None
+    if less:
+        total = b.load(pointer(b, offset(b, x, 40)), align=4, typ=I32)
+        start = splat_value(b, b.mul(total, ir.Constant(I32, -less)), i32_rows.llvm)
+    return emit_sum(b, [(v, _spread(b, x, 4 * g, v.type)) for g, v in enumerate(w)], bits, start)
 
 
 def _wide_dots(b: Any, w: Sequence[Any], x: Any) -> Any:

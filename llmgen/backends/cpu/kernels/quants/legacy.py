@@ -34,6 +34,7 @@ from llmgen.backends.cpu.kernels.quants.lanes import (
     widened,
     with_fifth,
 )
+from llmgen.backends.cpu.kernels.quants.vectors import emit_nibbles32, nibbles32
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     binary,
@@ -44,10 +45,7 @@ from llmgen.backends.cpu.kernels.simd import (
     load_s8,
     load_u8,
     load_u32,
-    permute,
-    pointer,
     store_f32,
-    unary,
 )
 
 I16 = ir.IntType(16)
@@ -95,21 +93,12 @@ def _signed_lanes() -> Lanes:
     return lanes([i16_rows, *[i32_rows] * 8], read, prepare, 16, False)
 
 
-def _nibbles32(b: Any, p: Any) -> Any:
-    """16 bytes at p -> 32 nibbles in the order of the weights."""
-    v = b.load(pointer(b, p), align=1, typ=i8x16.llvm)
-    low = b.and_(v, ir.Constant(i8x16.llvm, [15] * 16))
-    high = b.lshr(v, ir.Constant(i8x16.llvm, [4] * 16))
-    return permute(b, low, range(32), high)
-
-
 def _nibbles32_fifth(b: Any, p: Any, bits: Any) -> Any:
-    v = _nibbles32(b, p)
+    v = emit_nibbles32(b, p)
     mask = b.bitcast(b.trunc(bits, I32), ir.VectorType(ir.IntType(1), 32))
     return b.select(mask, b.or_(v, ir.Constant(i8x32.llvm, [16] * 32)), v)
 
 
-nibbles32 = unary(types.intp, i8x32, _nibbles32)
 nibbles32_fifth = binary(types.intp, types.int64, i8x32, _nibbles32_fifth)
 
 
@@ -138,7 +127,7 @@ def _nibble_type(first: int, second: int | None, zero: int, fifth: int | None) -
     @inline
     def dequantize(p, out):  # type: ignore[no-untyped-def]
         d = load_f16(p)
-        m = load_f16(p + 2) if has_offset else d * minus_zero
+        m = load_f16(p + 2) if has_offset else np.float32(-0.0)  # which changes no number
         bits = load_u32(p + (2 if fifth is None else fifth))
         for i in range(16):
             q = load_u8(p + first + i)
@@ -146,8 +135,8 @@ def _nibble_type(first: int, second: int | None, zero: int, fifth: int | None) -
             if fifth is not None:
                 low |= ((bits >> i) & 1) << 4
                 high |= ((bits >> (i + 16)) & 1) << 4
-            store_f32(out + 4 * i, np.float32(low) * d + m)
-            store_f32(out + 4 * (i + 16), np.float32(high) * d + m)
+            store_f32(out + 4 * i, np.float32(low - zero) * d + m)
+            store_f32(out + 4 * (i + 16), np.float32(high - zero) * d + m)
 
     return Block(
         dot=_nibble_lanes(first, None if has_offset else zero, fifth),

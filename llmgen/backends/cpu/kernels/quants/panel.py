@@ -103,7 +103,7 @@ def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
     return call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [x, y, z])
 
 
-def block_step(quant: QuantType, has_offset: bool) -> Any:
+def block_step(quant: QuantType, has_offset: bool, zero: int) -> Any:
     """``step(f, weights, x, groups)``: add one block of 32 weights to the TOKENS sums f.
 
     With ``halves`` every 16 weights have their own scale and offset.  groups: how
@@ -111,8 +111,8 @@ def block_step(quant: QuantType, has_offset: bool) -> Any:
     value because the compiler, if it could see it, would unroll the loop, put all
     groups of a token together, and spill the weights.
     """
-    dots = PanelDots(quant.bits)
-    start, add, total, zero = dots.start, dots.add, dots.total, dots.zero
+    dots = PanelDots(quant.bits, zero, quant.halves)
+    first, second, start, add, total = dots.first, dots.second, dots.start, dots.add, dots.total
     scale = scale_step(dots.totals, has_offset)
     per_scale = 4 if quant.halves else 8
     inner = per_scale if NATIVE else quant.groups
@@ -133,7 +133,7 @@ def block_step(quant: QuantType, has_offset: bool) -> Any:
         @inline
         def step_halves(f, w, x, groups):  # type: ignore[no-untyped-def]
             for h in range(2):
-                totals = run(zero(0), w + 256 * h, x + 128 * h, groups)
+                totals = run(second(x) if h else first(x), w + 256 * h, x + 128 * h, groups)
                 e = x + (TILE_E1 if h else TILE_E0)
                 f = scale(f, totals, w + 512 + 128 * h, w + 576 + 128 * h, x + TILE_D, e)
             return f
@@ -142,7 +142,7 @@ def block_step(quant: QuantType, has_offset: bool) -> Any:
 
     @inline
     def step_whole(f, w, x, groups):  # type: ignore[no-untyped-def]
-        return scale(f, run(zero(0), w, x, groups), w + 512, w + 576, x + TILE_D, x + TILE_E)
+        return scale(f, run(first(x), w, x, groups), w + 512, w + 576, x + TILE_D, x + TILE_E)
 
     return step_whole
 
@@ -153,7 +153,7 @@ at = places(Panel)
 def _make(quant: QuantType, functions: Block) -> Any:
     weights_of, scales_of = functions.weights, functions.panel_scales
     panel_bytes, block_bytes, sub_blocks = quant.panel_bytes, quant.block_bytes, quant.block // 32
-    add_block = block_step(quant, functions.has_offset)
+    add_block = block_step(quant, functions.has_offset, functions.zero)
 
     @inline
     def row_address(weights, row_bytes, row, n_rows, copied_row, copy_address):  # type: ignore[no-untyped-def]

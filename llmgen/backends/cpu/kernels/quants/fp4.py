@@ -1,0 +1,97 @@
+"""MXFP4 and NVFP4: floats of four bits, whose scales are floats of eight.
+
+Layouts and values (ggml-common.h, ggml-quants.c and ggml-impl.h of ggml; the OCP
+Microscaling Formats specification):
+
+    MXFP4  of 32: the scale as an exponent, 16 bytes of nibbles: byte j holds weight j below and j + 16 above
+    NVFP4  of 64: 4 scales of 4 bits exponent and 3 bits fraction, one for 16 weights; for each of them 8 bytes
+           of nibbles: byte j holds weight j below and j + 8 above
+
+A code stands for twice the number that it is as a float, so the scales are halved.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from llmgen.backends.cpu.kernels.abi import inline
+from llmgen.backends.cpu.kernels.quants.lanes import i8_rows, nibble_codes
+from llmgen.backends.cpu.kernels.quants.scaled import scaled
+from llmgen.backends.cpu.kernels.quants.vectors import lookup, nibbles32, splat_to
+from llmgen.backends.cpu.kernels.simd import (
+    I32,
+    Vec,
+    i8x32,
+    load_u8,
+    pointer,
+    shuffle,
+    splat_value,
+    unary,
+)
+
+f32x4, i32x4 = Vec("f32", 4), Vec("i32", 4)
+
+ZERO = 12
+VALUES = tuple(ZERO + v for v in (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12))
+
+values = lookup(VALUES)
+splat2 = splat_to(Vec("f32", 2))
+
+
+def _power_of_two(b: Any, e: Any) -> Any:
+    """i32 (a scalar or a vector) -> 2^(e - 128) as float32, subnormal below 2."""
+    const = lambda value: ir.Constant(e.type, value if e.type == I32 else [value] * e.type.count)  # noqa: E731
+    small = b.shl(const(0x00200000), b.and_(e, const(1)))
+    bits = b.select(b.icmp_signed("<", e, const(2)), small, b.shl(b.sub(e, const(1)), const(23)))
+    return b.bitcast(bits, ir.FloatType() if e.type == I32 else ir.VectorType(ir.FloatType(), e.type.count))
+
+
+def _power_of_bytes(b: Any, v: Any) -> Any:
+    return _power_of_two(b, b.zext(v, ir.VectorType(I32, v.type.count)))
+
+
+power_of_two = unary(types.int64, types.float32, lambda b, e: _power_of_two(b, b.trunc(e, I32)))
+
+
+@inline
+def _mx_weights(p, j):  # type: ignore[no-untyped-def]
+    return values(nibbles32(p + 1))
+
+
+@inline
+def _mx_scales(p):  # type: ignore[no-untyped-def]
+    return splat2(power_of_two(load_u8(p)))
+
+
+MXFP4 = scaled(
+    "mxfp4",
+    _mx_weights,
+    _mx_scales,
+    zero=ZERO,
+    dot=nibble_codes(1, VALUES, i8_rows, ir.IntType(8), _power_of_bytes, bits=5, zero=ZERO),
+)
+
+
+def _small_floats(b: Any, p: Any) -> Any:
+    """Four bytes at p, half of the unsigned floats that they are; the sign is ignored, 0x7F (NaN) is zero."""
+    codes = b.zext(b.load(pointer(b, p), align=1, typ=ir.VectorType(ir.IntType(8), 4)), i32x4.llvm)
+    const = lambda value: splat_value(b, ir.Constant(I32, value), i32x4.llvm)  # noqa: E731
+    bits = b.shl(b.and_(codes, const(0x7F)), const(20))
+    bits = b.select(b.icmp_signed("==", codes, const(0x7F)), const(0), bits)
+    # the exponent's bias is 7, that of float32 is 127: 2^120 less one for the half; subnormal numbers too
+    return b.fmul(b.bitcast(bits, f32x4.llvm), ir.Constant(f32x4.llvm, [2.0**119] * 4))
+
+
+small_floats = unary(types.intp, f32x4, _small_floats)
+eights = shuffle(i8x32, [8 * k + i for k in (0, 2, 1, 3) for i in range(8)])
+
+
+@inline
+def _nv_weights(p, j):  # type: ignore[no-untyped-def]
+    return values(eights(nibbles32(p + 4 + 16 * j)))
+
+
+NVFP4 = scaled("nvfp4", _nv_weights, small_floats, zero=ZERO)

@@ -1,0 +1,64 @@
+"""IQ3_XXS and IQ3_S: four weights at a time are a vector of a codebook, with a sign for each.
+
+Layouts (ggml-common.h and ggml-quants.c of ggml), superblocks of 256 with d f16 first:
+
+    IQ3_XXS  64 indices of 8 bits; for 32 weights a word of four times 7 signs and a 4-bit scale
+    IQ3_S    64 bytes of indices, 8 with their ninth bits, 32 of signs, 4 with scales of 4 bits for 32 weights
+
+    IQ3_XXS: w = d (2 sc + 1) / 4 times the number, IQ3_S: w = d (2 sc + 1) times the number; and the sign
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmgen.backends.cpu.kernels.abi import inline
+from llmgen.backends.cpu.kernels.quants import grids
+from llmgen.backends.cpu.kernels.quants.iq2 import even_signs, spread_sevens
+from llmgen.backends.cpu.kernels.quants.scaled import scaled
+from llmgen.backends.cpu.kernels.quants.vectors import eight_fours, fields, numbers, odd_numbers, with_signs
+from llmgen.backends.cpu.kernels.simd import load_f16, load_u8, load_u32, splat
+
+_xxs = numbers(32, grids.as_words(grids.IQ3_XXS.vectors()))
+_xxs_fields = fields([k // 2 for k in range(16)], [28] * 16, bits=4)
+
+
+@inline
+def _xxs_weights(p, j):  # type: ignore[no-untyped-def]
+    q = p + 2 + 8 * j
+    low = _xxs(load_u8(q)), _xxs(load_u8(q + 1)), _xxs(load_u8(q + 2)), _xxs(load_u8(q + 3))
+    high = _xxs(load_u8(q + 4)), _xxs(load_u8(q + 5)), _xxs(load_u8(q + 6)), _xxs(load_u8(q + 7))
+    return with_signs(eight_fours(low + high), even_signs(spread_sevens(load_u32(p + 66 + 4 * j))))
+
+
+@inline
+def _xxs_scales(p):  # type: ignore[no-untyped-def]
+    return odd_numbers(_xxs_fields(p + 66)) * splat(load_f16(p) * np.float32(0.25))
+
+
+IQ3_XXS = scaled("iq3_xxs", _xxs_weights, _xxs_scales)
+
+_s = numbers(32, grids.as_words(grids.IQ3_S.vectors()))
+_s_fields = fields([0] * 16, [4 * (k // 2) for k in range(16)], bits=4)
+
+
+@inline
+def _of_nine(q, high, k):  # type: ignore[no-untyped-def]
+    """The vector of the k-th index, whose ninth bit is the k-th of ``high``."""
+    return _s(load_u8(q + k) | (high >> k & 1) << 8)
+
+
+@inline
+def _s_weights(p, j):  # type: ignore[no-untyped-def]
+    q, high = p + 2 + 8 * j, load_u8(p + 66 + j)
+    first = _of_nine(q, high, 0), _of_nine(q, high, 1), _of_nine(q, high, 2), _of_nine(q, high, 3)
+    second = _of_nine(q, high, 4), _of_nine(q, high, 5), _of_nine(q, high, 6), _of_nine(q, high, 7)
+    return with_signs(eight_fours(first + second), load_u32(p + 74 + 4 * j))
+
+
+@inline
+def _s_scales(p):  # type: ignore[no-untyped-def]
+    return odd_numbers(_s_fields(p + 106)) * splat(load_f16(p))
+
+
+IQ3_S = scaled("iq3_s", _s_weights, _s_scales)

@@ -1,0 +1,71 @@
+"""Models whose matrices are of many tensor types at once, the embedding and the output matrix among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kernels.matrices import QUANTIZED, ggml_type, random_matrix
+
+import gguf
+import tiny
+from engines import engine, one_by_one
+from naive import logits, nmse
+
+WIDTH, LAYERS = 256, 1
+KEYS = [key for key in QUANTIZED if key != "q2_0"]  # which the gguf package does not know yet
+NAMES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+
+
+def small_blocks(key: str, rng: np.random.Generator) -> np.ndarray:
+    """A square matrix with weights of about 0.06, as its blocks."""
+    m = random_matrix(key, WIDTH, WIDTH, rng)
+    if key == "nvfp4":
+        m.data.reshape(WIDTH, -1, 36)[..., :4] = rng.integers(8, 24, (WIDTH, WIDTH // 64, 4))
+    else:
+        size = 0.06 / m.floats().std()
+        m = random_matrix(key, WIDTH, WIDTH, rng, size)
+    return m.data
+
+
+def write(path: Path, embedding: str, output: str, others: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(1)
+    writer = gguf.GGUFWriter(str(path), "llama")
+    wide = {"block_count": LAYERS, "embedding_length": WIDTH, "feed_forward_length": WIDTH}
+    wide |= {"attention.head_count": 4, "attention.head_count_kv": 4, "rope.dimension_count": 64}
+    for key, (kind, value) in tiny.KEYS.items():
+        getattr(writer, f"add_{kind}")(f"llama.{key}", wide.get(key, value))
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tiny.TOKENS[:WIDTH])
+    writer.add_token_scores([-float(i) for i in range(WIDTH)])
+    writer.add_token_types(tiny.TYPES[:WIDTH])
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        writer.add_tensor(f"{name}.weight", np.ones(WIDTH, np.float32))
+    matrices = {"token_embd": embedding, "output": output}
+    matrices |= {f"blk.0.{name}": others[i % len(others)] for i, name in enumerate(NAMES)}
+    for name, key in matrices.items():
+        if key == "f16":
+            writer.add_tensor(f"{name}.weight", rng.normal(0, 0.06, (WIDTH, WIDTH)).astype(np.float16))
+        else:
+            writer.add_tensor(f"{name}.weight", small_blocks(key, rng), raw_dtype=ggml_type(key))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("first", range(0, len(KEYS), 7))
+def test_any_mix_of_types(first: int, tmp_path: Path) -> None:
+    """Seven types for the layer, one each for the embedding and the output: the numpy backend's logits."""
+    chosen = [KEYS[(first + i) % len(KEYS)] for i in range(9)]
+    path = tmp_path / "mixed.gguf"
+    write(path, chosen[7], chosen[8], tuple(chosen[:7]))
+    tokens = np.random.default_rng(2).integers(0, WIDTH, 20)
+    exact, rounded = logits(path, tokens), logits(path, tokens, int8_activations=True)
+    with engine(path) as model:
+        prompt = model.prefill(model.new_sequence(), tokens.tolist(), logits="all")
+        generated = one_by_one(model, model.new_sequence(), tokens)
+    for ours in (prompt, generated):
+        assert nmse(ours, rounded) < nmse(rounded, exact)
+        assert nmse(ours, exact) < 1.5 * nmse(rounded, exact)
