@@ -104,13 +104,13 @@ class DecodeRecorder(Recorder):
         return out
 
     def _own_rows(self, n: int) -> tuple[Callable[[int, int], int], Any]:
-        """Where a thread's rows of n begin, in bytes, and how many there are."""
+        """The offset of a thread's rows of n in bytes, and their number."""
         first, last = share(n, rows_unit(n))
         count = Each(lambda thread, n_threads: last(thread, n_threads) - first(thread, n_threads))
         return lambda thread, n_threads: 4 * first(thread, n_threads), count
 
     def _pointwise(self, kind: str, x: Value, y: Value | Vector, out: Value) -> None:
-        """out = kind(x, y) for each thread's own rows, or for all where out is private."""
+        """out = kind(x, y) for each thread's own rows, or for all rows if out is private."""
         own = not out.private
         shift, n = self._own_rows(x.n) if own else (lambda t, n: 0, x.n)
         partition = out.partition if own else EVERYTHING

@@ -28,7 +28,7 @@ activations of a tile, stay in the first cache."""
 
 
 class PrefillRecorder(Recorder):
-    """A chunk of a prompt, up to ``chunk`` tokens of one sequence."""
+    """Prompt tokens, up to ``chunk`` of one sequence or several."""
 
     split_tokens = 1
 
@@ -134,7 +134,7 @@ class PrefillRecorder(Recorder):
         return out
 
     def fuse_residuals(self) -> None:
-        """x + linear(...): let the panel kernel add into x where x is not needed any more."""
+        """x + linear(...): let the panel kernel add into x if x is not needed any more."""
         last_use = {v: i for i, step in enumerate(self.steps) for v, _, _ in step.accesses}
         names: dict[Value, Value] = {}  # sums that live on in the buffer of their first term
         kept: list[Step] = []
@@ -151,7 +151,7 @@ class PrefillRecorder(Recorder):
 
 
 def _residual(panel: Step, add: Step) -> Binary | None:
-    """The sum, where ``add`` adds the product that ``panel`` has just made to something that panel does not touch."""
+    """The arguments of ``add`` if it adds the product of ``panel`` to a value that ``panel`` does not touch."""
     product, total = panel.args, add.args
     if not isinstance(product, Panel) or not isinstance(total, Binary) or add.kernel != "pointwise:add":
         return None

@@ -49,7 +49,7 @@ def share(n: int, unit: int) -> tuple[Callable[[int, int], int], Callable[[int, 
 
 
 def rows_unit(n: int) -> int:
-    """Rows are shared out in units that keep quantized blocks and cache lines whole."""
+    """The unit in which rows are shared out, so that quantized blocks and cache lines stay whole."""
     return 32 if n % 32 == 0 else 16
 
 
@@ -137,7 +137,7 @@ class Recorder(ABC):
         return self._rows_of(w, FIELDS["positions"], 1.0)
 
     def _rows_of(self, w: Matrix, field: int, scale: float) -> Value:
-        """The rows of w that a field of the control block numbers."""
+        """The rows of w whose numbers are in a field of the control block."""
         out = self.whole_tokens(w.n_cols)
         bound = self.binding.matrix(w)
         kernels = bound.kernels
@@ -225,7 +225,7 @@ class Recorder(ABC):
         )
 
     def _in_place(self, kernel: str, x: Value, partition: Hashable, /, **arguments: Any) -> Value:
-        """Emit a kernel that changes x, or a copy of it; what has the result is returned."""
+        """Emit a kernel that changes x or a copy of it; returns the value with the result."""
         self.emit(kernel, [(x, partition, True)], x=x, **arguments)
         return x
 
@@ -289,7 +289,7 @@ class Recorder(ABC):
         out: Value,
         scratch: Value,
     ) -> None:
-        """Emit an attention kernel, which each thread does for its own part of ``out``."""
+        """Emit an attention kernel, in which each thread computes its own part of ``out``."""
         accesses: list[Access] = [
             (q, EVERYTHING, False),
             (self._cache_written, EVERYTHING, False),
@@ -376,7 +376,7 @@ class Recorder(ABC):
         self.logits_value = out
 
     def _output_activations(self, x: Value, kind: str) -> Value:
-        """The activations of the tokens that want logits, in one of layout.ACTIVATION_FORMATS."""
+        """The activations of the tokens whose logits are wanted, in one of layout.ACTIVATION_FORMATS."""
         out = Value(
             x.n, ACTIVATION_FORMATS[kind].size(x.n), self.max_outputs, not self.split_tokens, "outputs"
         )
