@@ -235,6 +235,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Let waiting requests begin; those that begin like one at work wait for its prompt."""
+        self._prefix.update()  # the request that the others wait for may have ended
         with self._guard:
             while self._queue and self.n_free and not self._prefix.pending and not self.stopped:
                 queued = self._queue.popleft()
@@ -283,7 +284,7 @@ class Scheduler:
             n = self._prefill_some(waiting)
             n_computed += n
             self._budget -= n
-            self._prefix.update()
+            self._prefix.update()  # before that request can end, and its sequence is closed
             self._end_due()
             self._admit()
 

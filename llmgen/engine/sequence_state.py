@@ -63,7 +63,7 @@ class SequenceState:
     @property
     def n_missing(self) -> int:
         """How many of the tokens are not in the cache yet."""
-        return len(self.tokens) - self.cached
+        return max(0, len(self.tokens) - int(self.seq.length))
 
     def prefill(self, end: int, wants_logits: bool) -> NDArray[np.float32] | None:
         """Compute the next of the first ``end`` tokens as prompt, as many as one run of the model takes.

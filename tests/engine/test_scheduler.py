@@ -26,9 +26,11 @@ def answers(outputs):
 def drain(scheduler):
     """The answers of everything that is left."""
     found = {}
-    while scheduler.has_work:
+    for _ in range(1000):
+        if not scheduler.has_work:
+            return found
         found |= answers(scheduler.step())
-    return found
+    raise AssertionError("the requests do not end")
 
 
 def watchers():
@@ -107,6 +109,22 @@ def test_a_request_is_cancelled_and_the_others_go_on(ending):
         assert found[key].result.token_ids == alone(requests[key]).token_ids
     scheduler.close()
     assert all(seq.closed for seq in model.sequences)
+
+
+def test_those_that_wait_for_a_shared_prompt_go_on_when_its_request_is_cancelled():
+    model = FakeModel(n_ctx=2048)
+    scheduler = Scheduler(model, FakeTokenizer())
+    requests = [Request([*[7] * 1000, i], GREEDY, i) for i in range(3)]
+    for request in requests:
+        scheduler.submit(request)
+    scheduler.step()
+    assert (scheduler.n_queued, model.computed) == (2, 512)
+    scheduler.cancel(requests[0])
+    found = drain(scheduler)
+    assert found[0].result.finish_detail == "cancel"
+    for key in (1, 2):
+        assert found[key].result.token_ids == alone(requests[key], n_ctx=2048).token_ids
+    assert sum(n for kind, n in model.calls if kind == "prefill") == 512 + 1001 + 1
 
 
 def test_cancelling_the_only_request_stops_its_call():
