@@ -32,12 +32,17 @@ one run, token by token, and in uneven pieces, with a normalized mean squared er
 | architecture | models | what it is | remembers | proven |
 |---|---|---|---|---|
 """
+_FOOT = """
+Not here yet: mixtures of experts, recurrent and hybrid layers, latent attention, and models that write
+by diffusion (`dream`, `llada`), whose attention sees what comes later. A file of an architecture that
+is not here is refused with the nearest names.
+"""
 _KINDS = {"layers": "layers", "yarn": "YaRN", "scale": "scale"}
 
 
 def page() -> str:
     """The whole page."""
-    return _HEAD + "".join(_row(name) for name in names())
+    return _HEAD + "".join(_row(name) for name in names()) + _FOOT
 
 
 def _row(name: str) -> str:
