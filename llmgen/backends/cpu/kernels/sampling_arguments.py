@@ -12,7 +12,8 @@ sampling/stages.py.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar, cast
 
 
 class Step(NamedTuple):
@@ -175,5 +176,12 @@ Table = TypeVar("Table", bound=NamedTuple)
 
 
 def offsets(table: type[Table], first: int = 0) -> Table:
-    """Where each value of a table is, in bytes from its beginning (``first`` more values before), under its name."""
-    return table._make(range(8 * first, 8 * (first + len(table._fields)), 8))
+    """Where each value of a table is, in bytes from its beginning (``first`` more values before), under its name.
+
+    It is a module because Numba takes a module's numbers as constants; of a tuple it would build
+    all values anew wherever one is used.
+    """
+    places = ModuleType(table.__name__)
+    for i, name in enumerate(table._fields):
+        setattr(places, name, 8 * (first + i))
+    return cast(Table, places)
