@@ -89,7 +89,6 @@ def share(n: int, thread: int, n_threads: int) -> tuple[int, int]:
 
 
 CONTROL_TOKENS = 8 * FIELDS["n_tokens"]
-CONTROL_IDS = 8 * FIELDS["ids"]
 CONTROL_POSITIONS = 8 * FIELDS["positions"]
 CONTROL_SEQUENCES = 8 * FIELDS["sequences"]
 CONTROL_OUTPUT_ROWS = 8 * FIELDS["output_rows"]
