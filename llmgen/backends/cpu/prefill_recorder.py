@@ -91,7 +91,8 @@ class PrefillRecorder(Recorder):
     def _tiles(self, x: Value) -> Value:
         """x as int8 tiles of eight tokens."""
         if "tiles" not in x.copies:
-            out = Value(x.n, x.n // 32 * TILE_BLOCK, -(-self.max_tokens // TILE_TOKENS), False, TOKENS)
+            pairs = -(-self.max_tokens // (2 * TILE_TOKENS))  # what level amx takes at once
+            out = Value(x.n, x.n // 32 * TILE_BLOCK, 2 * pairs, False, TOKENS)
             self.emit(
                 "activations:tiles", [(x, TOKENS, False), (out, TOKENS, True)], x=x, out=out, blocks=x.n // 32
             )

@@ -22,8 +22,16 @@ from llmgen.backends.cpu.kernels.abi import (
     step,
 )
 from llmgen.backends.cpu.kernels.arguments import Quantize, Tiles, places
+from llmgen.backends.cpu.kernels.dot import LEVEL
 from llmgen.backends.cpu.kernels.layout import (
     ACTIVATION_FORMATS,
+    PAIR_BLOCK,
+    PAIR_D,
+    PAIR_E,
+    PAIR_E0,
+    PAIR_E1,
+    PAIR_NEG,
+    PAIR_NEG0,
     TILE_BLOCK,
     TILE_D,
     TILE_E,
@@ -58,6 +66,14 @@ from llmgen.backends.cpu.kernels.simd import (
     zero_i32x16,
 )
 from llmgen.backends.cpu.kernels.transpose import store_transposed_32
+
+PAIRS = LEVEL == "amx"
+"""Whether two tiles lie side by side."""
+_d, _e, _e0, _e1, _neg, _neg0 = (
+    (PAIR_D, PAIR_E, PAIR_E0, PAIR_E1, PAIR_NEG, PAIR_NEG0)
+    if PAIRS
+    else (TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG, TILE_NEG0)
+)
 
 _127 = np.float32(127.0)
 
@@ -177,7 +193,8 @@ float32 = step(_copy)
 def tiles(args: int, thread: int, n_threads: int) -> None:
     """Prompt tokens, f32 -> tiles of eight tokens (layout.TILE_BLOCK); each thread its own tiles.
 
-    Tokens behind the last are whatever the buffer holds.
+    At level amx two tiles lie side by side (layout.PAIR_BLOCK).  Tokens behind the last are
+    whatever the buffer holds.
     """
     blocks = arg(args, tiles_at.blocks)
     n_tiles = (control_field(arg(args, tiles_at.control), CONTROL_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS
@@ -185,23 +202,31 @@ def tiles(args: int, thread: int, n_threads: int) -> None:
     for tile in range(first, last):
         stride = arg(args, tiles_at.x_stride)
         x = arg(args, tiles_at.x) + tile * TILE_TOKENS * stride
-        out = arg(args, tiles_at.out) + tile * blocks * TILE_BLOCK
-        for _ in range(blocks):
-            store_transposed_32(
-                out,
-                (
-                    _token(x, out, 0),
-                    _token(x + stride, out, 4),
-                    _token(x + 2 * stride, out, 8),
-                    _token(x + 3 * stride, out, 12),
-                    _token(x + 4 * stride, out, 16),
-                    _token(x + 5 * stride, out, 20),
-                    _token(x + 6 * stride, out, 24),
-                    _token(x + 7 * stride, out, 28),
-                ),
-            )
-            x += 128
-            out += TILE_BLOCK
+        if PAIRS:
+            out = arg(args, tiles_at.out) + tile // 2 * blocks * PAIR_BLOCK
+            for t in range(TILE_TOKENS):
+                place = tile % 2 * TILE_TOKENS + t
+                for i in range(blocks):
+                    o = out + i * PAIR_BLOCK
+                    store_i8x32(o + 32 * place, _token(x + t * stride + 128 * i, o, 4 * place))
+        else:
+            out = arg(args, tiles_at.out) + tile * blocks * TILE_BLOCK
+            for _ in range(blocks):
+                store_transposed_32(
+                    out,
+                    (
+                        _token(x, out, 0),
+                        _token(x + stride, out, 4),
+                        _token(x + 2 * stride, out, 8),
+                        _token(x + 3 * stride, out, 12),
+                        _token(x + 4 * stride, out, 16),
+                        _token(x + 5 * stride, out, 20),
+                        _token(x + 6 * stride, out, 24),
+                        _token(x + 7 * stride, out, 28),
+                    ),
+                )
+                x += 128
+                out += TILE_BLOCK
 
 
 @inline
@@ -209,10 +234,10 @@ def _token(x, out, lane):  # type: ignore[no-untyped-def]
     """32 activations of one token -> i8x32; scale and sums go to the token's lane of the block at out."""
     q0, q1, d = quantize32(x, _127)
     s0, s1 = sum_i32x16(q0), sum_i32x16(q1)
-    store_f32(out + TILE_D + lane, d)
-    store_f32(out + TILE_E + lane, d * np.float32(s0 + s1))
-    store_f32(out + TILE_E0 + lane, d * np.float32(s0))
-    store_f32(out + TILE_E1 + lane, d * np.float32(s1))
-    store_i32(out + TILE_NEG + lane, -(s0 + s1))
-    store_i32(out + TILE_NEG0 + lane, -s0)
+    store_f32(out + _d + lane, d)
+    store_f32(out + _e + lane, d * np.float32(s0 + s1))
+    store_f32(out + _e0 + lane, d * np.float32(s0))
+    store_f32(out + _e1 + lane, d * np.float32(s1))
+    store_i32(out + _neg + lane, -(s0 + s1))
+    store_i32(out + _neg0 + lane, -s0)
     return join_i8x16(to_i8(q0), to_i8(q1))

@@ -28,7 +28,7 @@ from numba.extending import intrinsic
 
 from llmgen.backends.cpu.kernels import half
 from llmgen.backends.cpu.kernels.abi import inline
-from llmgen.backends.cpu.kernels.dot import LEVEL
+from llmgen.backends.cpu.kernels.dot import AVX512
 from llmgen.backends.cpu.kernels.functions import exp, tanh
 from llmgen.backends.cpu.kernels.layout import (
     KEY_BLOCK,
@@ -65,7 +65,7 @@ from llmgen.backends.cpu.kernels.simd import (
 
 _FLOOR = np.float32(-1e30)  # the maximum of no scores; finite, so that masked scores (-inf) get the weight 0
 
-ROWS = 8 if LEVEL == "avx512vnni" else 6
+ROWS = 8 if AVX512 else 6
 """Rows of a full pass: as many as the registers hold."""
 assert ROWS <= SCORE_ROWS
 

@@ -8,6 +8,7 @@ products in groups of four neighbours into 32-bit lanes:
 Activations are signed and lie in [-127, 127].  Weights are unsigned and small
 (2 to 6 bits) or signed 8 bits.  The levels differ in the instruction only:
 
+- amx: prompts meet whole tiles of weights (see amx.py); everything else as avx512vnni.
 - avx512vnni, avxvnni: ``vpdpbusd`` does it in one step, unsigned times signed (``vpdpwssd``
   for 16 bits).
 - avx2: ``vpmaddubsw`` adds pairs into 16 bits, which saturate: 4-bit weights leave
@@ -43,9 +44,10 @@ from llmgen.backends.cpu.kernels.simd import (
 from llmgen.backends.cpu.runtime.cpu import target
 
 LEVEL = target().level
-NATIVE = LEVEL in ("avx512vnni", "avxvnni")
+AVX512 = LEVEL in ("amx", "avx512vnni")
+NATIVE = AVX512 or LEVEL == "avxvnni"
 """vpdpbusd is there: signed weights are made unsigned by adding 128."""
-WIDTH = 64 if LEVEL == "avx512vnni" else 32
+WIDTH = 64 if AVX512 else 32
 """Bytes of one register of the dot product."""
 
 

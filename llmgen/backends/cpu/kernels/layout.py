@@ -100,12 +100,19 @@ def panel_scratch(
     """What a thread of the panel kernel needs: bytes of one unpacked panel, and of everything.
 
     panel_bytes: per 32 weights; chunk: blocks of 32 weights unpacked at once; together:
-    panels unpacked at once.  Behind the panels, where a row takes several chunks, are the
-    sums so far, f32 [together][max_tokens in whole tiles][PANEL_ROWS].
+    panels unpacked at once.  PANEL_SPACE bytes come first, then the panels, and behind them,
+    where a row takes several chunks, the sums so far, f32 [together][max_tokens in whole
+    pairs of tiles][PANEL_ROWS].
     """
     panel = chunk * panel_bytes
-    tokens = -(-max_tokens // TILE_TOKENS) * TILE_TOKENS
-    return panel, together * (panel + (tokens * PANEL_ROWS * 4 if n_chunks > 1 else 0)) + 64
+    tokens = -(-max_tokens // (2 * TILE_TOKENS)) * 2 * TILE_TOKENS
+    sums = tokens * PANEL_ROWS * 4 if n_chunks > 1 else 0
+    return panel, PANEL_SPACE + together * (panel + sums) + 64
+
+
+PANEL_SPACE = 64 + 4 * 1024
+"""What the panel kernel works with for itself at level amx: the configuration of the tiles, and four
+results of tiles, int32 [16 tokens][16 rows] each."""
 
 
 TILE_BLOCK = 448
@@ -113,6 +120,12 @@ TILE_BLOCK = 448
 f32 e [8] | f32 e of the first 16 [8] | of the last 16 [8] | int32 minus the sum [8] |
 int32 minus the sum of the first 16 [8]."""
 TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG, TILE_NEG0 = 256, 288, 320, 352, 384, 416
+
+PAIR_BLOCK = 2 * TILE_BLOCK
+"""The same for level amx, two tiles side by side: int8 [16 tokens][32] | f32 d [16] | f32 e [16] | f32 e of the
+first 16 [16] | of the last 16 [16] | int32 minus the sum [16] | int32 minus the sum of the first 16 [16].
+The second tile of the last pair may be missing."""
+PAIR_D, PAIR_E, PAIR_E0, PAIR_E1, PAIR_NEG, PAIR_NEG0 = 512, 576, 640, 704, 768, 832
 
 TEAM_BARRIER, TEAM_STOP, TEAM_EXIT, TEAM_WAITS = 0, 64, 72, 192
 TEAM_TABLE, TEAM_TABLE_BYTES, TEAM_STEPS, TEAM_ACTIVE, TEAM_COUNT = 128, 136, 144, 152, 160

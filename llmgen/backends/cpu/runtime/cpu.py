@@ -6,16 +6,20 @@ chooses by itself.  All levels produce the same integers.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from functools import cache
 
-LEVELS = ("avx512vnni", "avxvnni", "avx2", "generic")
+LEVELS = ("amx", "avx512vnni", "avxvnni", "avx2", "generic")
 """From the most capable to the one that runs anywhere."""
 
+_AVX512_VNNI = ("avx512vnni", "avx512bw", "avx512vl", "avx512f", "fma", "f16c")
 _REQUIRED = {
-    "avx512vnni": ("avx512vnni", "avx512bw", "avx512vl", "avx512f", "fma", "f16c"),
+    "amx": ("amx-tile", "amx-int8", *_AVX512_VNNI),
+    "avx512vnni": _AVX512_VNNI,
     "avxvnni": ("avxvnni", "avx2", "fma", "f16c"),
     "avx2": ("avx2", "fma", "f16c"),
     "generic": (),
@@ -47,8 +51,28 @@ def _host_features() -> dict[str, bool]:
 @cache
 def best_level() -> str:
     """The highest level that this CPU can run."""
+    return next(level for level in LEVELS if _runs(level))
+
+
+def _runs(level: str) -> bool:
+    """Whether this CPU has the level's instructions, and the system lets this process use them."""
     features = _host_features()
-    return next(level for level in LEVELS if all(features.get(name) for name in _REQUIRED[level]))
+    return all(features.get(name) for name in _REQUIRED[level]) and (level != "amx" or _tiles_granted())
+
+
+@cache
+def _tiles_granted() -> bool:
+    """Ask Linux for the use of AMX's tiles, which it grants a process for all its threads.
+
+    arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA): Documentation/arch/x86/xstate.rst.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    system_call, request, tile_data = 158, 0x1023, 18
+    try:
+        return ctypes.CDLL(None).syscall(system_call, request, tile_data) == 0
+    except (OSError, AttributeError):
+        return False
 
 
 @cache
@@ -63,13 +87,13 @@ def target(level: str | None = None) -> Target:
     if level not in LEVELS:
         raise KernelError(f"unknown kernel level {level!r}; choose one of {', '.join(LEVELS)}")
     # the levels are no sequence: a CPU with AVX-512 VNNI need not have AVX-VNNI
-    if not all(_host_features().get(name) for name in _REQUIRED[level]):
+    if not _runs(level):
         raise KernelError(
             f"kernel level {level} needs instructions that this CPU lacks; the best here is {best}"
         )
     features = _host_features()
     off: list[str] = []
-    if level != "avx512vnni":
+    if level not in ("amx", "avx512vnni"):
         off += _AVX512
     if level in ("avx2", "generic"):
         off += _VNNI

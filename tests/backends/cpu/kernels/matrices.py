@@ -309,7 +309,7 @@ def tiled(x: np.ndarray, level: str | None = None, n_threads: int = 1) -> np.nda
     n, n_cols = x.shape
     tiles = -(-n // TILE_TOKENS)
     source = _padded(x, tiles * TILE_TOKENS, np.nan)
-    out = aligned((tiles, n_cols // 32, TILE_BLOCK), np.uint8, 0xAA)
+    out = aligned((tiles + tiles % 2, n_cols // 32, TILE_BLOCK), np.uint8, 0xAA)  # whole pairs, for level amx
     for thread in range(n_threads):
         step(
             "activations:tiles",

@@ -2,7 +2,7 @@
 
 A panel holds, for every 32 weights, 8 groups of [16 rows][4 weights] and behind them
 a scale per row and an offset per row (f32).  One pass takes the panel times a few
-tokens (dot.TOKENS) with all sums in registers; each token's sum runs over the blocks
+tokens (passes.py) with all sums in registers; each token's sum runs over the blocks
 in order, so a result depends neither on the other tokens nor on the threads.
 """
 
@@ -14,26 +14,26 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from llmgen.backends.cpu.kernels import amx
 from llmgen.backends.cpu.kernels.abi import CONTROL_TOKENS, arg, control_field, inline, step
 from llmgen.backends.cpu.kernels.arguments import Panel, places
-from llmgen.backends.cpu.kernels.dot import NATIVE, TOKENS, PanelDots, joined, tile_type
-from llmgen.backends.cpu.kernels.layout import (
-    PANEL_ROWS,
-    TILE_BLOCK,
-    TILE_D,
-    TILE_E,
-    TILE_E0,
-    TILE_E1,
-    TILE_NEG,
-    TILE_TOKENS,
-)
+from llmgen.backends.cpu.kernels.dot import TOKENS, tile_type
+from llmgen.backends.cpu.kernels.layout import PANEL_ROWS, PANEL_SPACE, TILE_TOKENS
 from llmgen.backends.cpu.kernels.quants import TABLE, QuantType
 from llmgen.backends.cpu.kernels.quants.block import Block, Floats, functions_of
+from llmgen.backends.cpu.kernels.quants.passes import (
+    PASS,
+    TILED,
+    activations_of,
+    load_sums,
+    pass_of,
+    zero_sums,
+    zeros,
+)
 from llmgen.backends.cpu.kernels.simd import (
     call_intrinsic,
     f32x16,
     load_f32x16,
-    offset,
     pointer,
     splat_value,
     store_f32,
@@ -41,119 +41,14 @@ from llmgen.backends.cpu.kernels.simd import (
 )
 from llmgen.backends.cpu.kernels.transpose import store_transposed_64
 
-_TILE = tile_type()
-_CHAIN = 32  # products in a row that one float sum takes up: the rounding of a sum grows with its length
-
-
-@intrinsic
-def zero_tile(typing_context: Any) -> Any:
-    """TOKENS times f32x16, all zero."""
-
-    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        zero = ir.Constant(f32x16.llvm, [0.0] * 16)
-        return context.make_tuple(b, _TILE, [zero] * TOKENS)
-
-    return _TILE(), generate
-
-
-@intrinsic
-def load_tile(typing_context: Any, address: Any) -> Any:
-    """TOKENS times f32x16 from memory, one behind the other."""
-
-    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        rows = [
-            b.load(pointer(b, offset(b, args[0], 64 * t)), align=64, typ=f32x16.llvm) for t in range(TOKENS)
-        ]
-        return context.make_tuple(b, _TILE, rows)
-
-    return _TILE(types.intp), generate
-
-
-def scale_step(totals: Any, has_min: bool) -> Any:
-    """``step(f, totals, d, m, dx, e)``: f[t] += d * dx[t] * totals[t] + m * e[t].
-
-    d, m: addresses of f32 [16 rows]; dx, e: addresses of f32 [tokens].
-    """
-
-    @intrinsic
-    def function(typing_context: Any, f: Any, dots: Any, d: Any, m: Any, dx: Any, e: Any) -> Any:
-        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            packed, all_dots, d_at, m_at, dx_at, e_at = args
-            scale = b.load(pointer(b, d_at), align=64, typ=f32x16.llvm)
-            low = b.load(pointer(b, m_at), align=64, typ=f32x16.llvm) if has_min else None
-            sums = []
-            for t in range(TOKENS):
-                factor = b.fmul(scale, _of_token(b, dx_at, t))
-                dots = b.sitofp(joined(b, all_dots, t), f32x16.llvm)
-                value = _fma(b, dots, factor, b.extract_value(packed, t))
-                sums.append(_fma(b, low, _of_token(b, e_at, t), value) if has_min else value)
-            return context.make_tuple(b, _TILE, sums)
-
-        return _TILE(_TILE, totals, *[types.intp] * 4), generate
-
-    return function
-
-
-def _of_token(b: Any, address: Any, t: int) -> Any:
-    value = b.load(pointer(b, offset(b, address, 4 * t)), align=4, typ=ir.FloatType())
-    return splat_value(b, value, f32x16.llvm)
-
-
-def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
-    return call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [x, y, z])
-
-
-def block_step(quant: QuantType, has_offset: bool, zero: int) -> Any:
-    """``step(f, weights, x, groups)``: add one block of 32 weights to the TOKENS sums f.
-
-    With ``halves`` every 16 weights have their own scale and offset.  groups: how
-    many groups of four one inner loop takes (``QuantType.groups``); it comes in as a
-    value because the compiler, if it could see it, would unroll the loop, put all
-    groups of a token together, and spill the weights.
-    """
-    dots = PanelDots(quant.bits, zero, quant.halves)
-    first, second, start, add, total = dots.first, dots.second, dots.start, dots.add, dots.total
-    scale = scale_step(dots.totals, has_offset)
-    per_scale = 4 if quant.halves else 8
-    inner = per_scale if NATIVE else quant.groups
-    unrolled = NATIVE or inner < 4
-
-    @inline
-    def run(totals, w, x, groups):  # type: ignore[no-untyped-def]
-        """The groups of one scale."""
-        for g in range(0, per_scale, inner):
-            sums = start(x + TILE_NEG - 32 * g)
-            for i in range(inner if unrolled else groups):
-                sums = add(sums, w + 64 * (g + i), x + 32 * (g + i))
-            totals = total(totals, sums)
-        return totals
-
-    if quant.halves:
-
-        @inline
-        def step_halves(f, w, x, groups):  # type: ignore[no-untyped-def]
-            for h in range(2):
-                totals = run(second(x) if h else first(x), w + 256 * h, x + 128 * h, groups)
-                e = x + (TILE_E1 if h else TILE_E0)
-                f = scale(f, totals, w + 512 + 128 * h, w + 576 + 128 * h, x + TILE_D, e)
-            return f
-
-        return step_halves
-
-    @inline
-    def step_whole(f, w, x, groups):  # type: ignore[no-untyped-def]
-        return scale(f, run(first(x), w, x, groups), w + 512, w + 576, x + TILE_D, x + TILE_E)
-
-    return step_whole
-
-
 at = places(Panel)
 
 
 def _make(quant: QuantType, functions: Block) -> Any:
     weights_of, scales_of = functions.weights, functions.panel_scales
     panel_bytes, block_bytes, sub_blocks = quant.panel_bytes, quant.block_bytes, quant.block // 32
-    add_block = block_step(quant, functions.has_offset, functions.zero)
+    begin_tiles = amx.configuring(quant.halves)
+    multiply = pass_of(quant, functions.has_offset, functions.zero)
 
     @inline
     def row_address(weights, row_bytes, row, n_rows, copied_row, copy_address):  # type: ignore[no-untyped-def]
@@ -219,55 +114,52 @@ def _make(quant: QuantType, functions: Block) -> Any:
         scratch = arg(args, at.scratch)
         out_stride = arg(args, at.out_stride)
         add = arg(args, at.add) != 0
-        tiles = (control_field(arg(args, at.control), CONTROL_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS
+        n_tokens = control_field(arg(args, at.control), CONTROL_TOKENS)
+        n_rows_out = (n_tokens + TILE_TOKENS - 1) // TILE_TOKENS * TILE_TOKENS
         groups = arg(args, at.groups)
-        x_tile = blocks * sub_blocks * TILE_BLOCK
         one_panel = chunk * sub_blocks * panel_bytes
-        sums = scratch + together * one_panel
-        panel_sums = tiles * TILE_TOKENS * PANEL_ROWS * 4
+        panels = scratch + PANEL_SPACE
+        sums = panels + together * one_panel
+        n_passes = (n_tokens + PASS - 1) // PASS
+        panel_sums = n_passes * PASS * PANEL_ROWS * 4
         last_panel = arg(args, at.last)
+        if TILED:
+            begin_tiles(scratch)
         for index in range(arg(args, at.first), last_panel, together):
             count = min(together, last_panel - index)
             for start in range(0, blocks, chunk):
                 n = min(chunk, blocks - start)
                 for i in range(count):
-                    row = (index + i) * PANEL_ROWS
-                    unpack_panel(
-                        weights,
-                        row_bytes,
-                        row,
-                        n_rows,
-                        copied_row,
-                        copy_address,
-                        start,
-                        n,
-                        scratch + i * one_panel,
-                    )
-                for t in range(0, tiles * TILE_TOKENS, TOKENS):
-                    tile, part = t // TILE_TOKENS, t % TILE_TOKENS
-                    x_part = arg(args, at.x) + tile * x_tile + start * sub_blocks * TILE_BLOCK + 4 * part
+                    row, to = (index + i) * PANEL_ROWS, panels + i * one_panel
+                    unpack_panel(weights, row_bytes, row, n_rows, copied_row, copy_address, start, n, to)
+                for t in range(0, n_passes * PASS, PASS):
+                    x = activations_of(arg(args, at.x), t, blocks * sub_blocks, start * sub_blocks)
                     for i in range(count):
                         begun = sums + i * panel_sums + 64 * t
-                        f = zero_tile() if start == 0 else load_tile(begun)
-                        p = scratch + i * one_panel
-                        x = x_part
-                        for _ in range(n * sub_blocks):
-                            f = add_block(f, p, x, groups)
-                            p += panel_bytes
-                            x += TILE_BLOCK
+                        f = zero_sums() if start == 0 else load_sums(begun)
+                        f = multiply(f, panels + i * one_panel, x, n * sub_blocks, groups, scratch)
                         if start + n < blocks:
                             for v in f:
                                 store_f32x16(begun, v)
                                 begun += 64
                         else:
                             o = arg(args, at.out) + t * out_stride + 64 * (index + i)
+                            end = arg(args, at.out) + n_rows_out * out_stride
                             for v in f:
-                                if add:
-                                    v = v + load_f32x16(o)
-                                store_f32x16(o, v)
+                                if o < end:
+                                    if add:
+                                        v = v + load_f32x16(o)
+                                    store_f32x16(o, v)
                                 o += out_stride
+        if TILED:
+            amx.end()
 
     return step(panel)
+
+
+_FLOATS = tile_type()
+_zero_floats = zeros(TOKENS)
+_CHAIN = 32  # products in a row that one float sum takes up: the rounding of a sum grows with its length
 
 
 @intrinsic
@@ -284,9 +176,9 @@ def float_step(typing_context: Any, f: Any, weights: Any, x: Any, stride: Any) -
                 call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [rows, value, b.extract_value(packed, t)])
             )
             address = b.add(address, step_bytes)
-        return context.make_tuple(b, _TILE, sums)
+        return context.make_tuple(b, _FLOATS, sums)
 
-    return _TILE(_TILE, types.intp, types.intp, types.intp), generate
+    return _FLOATS(_FLOATS, types.intp, types.intp, types.intp), generate
 
 
 @intrinsic
@@ -295,9 +187,9 @@ def tile_sum(typing_context: Any, f: Any, g: Any) -> Any:
 
     def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
         pairs = [(b.extract_value(args[0], t), b.extract_value(args[1], t)) for t in range(TOKENS)]
-        return context.make_tuple(b, _TILE, [b.fadd(x, y) for x, y in pairs])
+        return context.make_tuple(b, _FLOATS, [b.fadd(x, y) for x, y in pairs])
 
-    return _TILE(_TILE, _TILE), generate
+    return _FLOATS(_FLOATS, _FLOATS), generate
 
 
 def _make_float(quant: QuantType, functions: Floats) -> Any:
@@ -324,9 +216,9 @@ def _make_float(quant: QuantType, functions: Floats) -> Any:
                     store_f32(scratch + 64 * k + 4 * r, load1(p + size * k))
             for t in range(0, tokens, TOKENS):
                 x = arg(args, at.x) + t * x_stride
-                f = zero_tile()
+                f = _zero_floats()
                 for start in range(0, n, _CHAIN):
-                    part = zero_tile()
+                    part = _zero_floats()
                     for k in range(start, min(start + _CHAIN, n)):
                         part = float_step(part, scratch + 64 * k, x + 4 * k, x_stride)
                     f = tile_sum(f, part)

@@ -1,0 +1,262 @@
+"""One pass of the panel kernel: a panel of 16 rows times a few tokens, all sums in registers.
+
+``pass_of`` gives the pass for a kind of weights.  At level amx it takes 16 tokens, whose
+dot products with 32 weights of all rows are one tile; at the others dot.TOKENS.  Each
+token's sum runs over the blocks in order: d * dx * dot, then m * e, whatever the level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from llmgen.backends.cpu.kernels import amx
+from llmgen.backends.cpu.kernels.abi import inline
+from llmgen.backends.cpu.kernels.dot import LEVEL, NATIVE, TOKENS, PanelDots, joined
+from llmgen.backends.cpu.kernels.layout import (
+    PAIR_BLOCK,
+    PAIR_D,
+    PAIR_E,
+    PAIR_E0,
+    PAIR_E1,
+    PAIR_NEG,
+    PAIR_NEG0,
+    TILE_BLOCK,
+    TILE_D,
+    TILE_E,
+    TILE_E0,
+    TILE_E1,
+    TILE_NEG,
+    TILE_TOKENS,
+)
+from llmgen.backends.cpu.kernels.quants import QuantType
+from llmgen.backends.cpu.kernels.simd import (
+    I32,
+    call_intrinsic,
+    f32x16,
+    i32x16,
+    offset,
+    pointer,
+    splat_value,
+)
+
+TILED = LEVEL == "amx"
+PASS = 2 * TILE_TOKENS if TILED else TOKENS
+"""Tokens of a pass."""
+_SUMS = types.UniTuple(f32x16, PASS)
+
+
+def zeros(n: int) -> Any:
+    """``zeros()``: n times f32x16, all zero."""
+    kind = types.UniTuple(f32x16, n)
+
+    @intrinsic
+    def function(typing_context: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            return context.make_tuple(b, kind, [ir.Constant(f32x16.llvm, [0.0] * 16)] * n)
+
+        return kind(), generate
+
+    return function
+
+
+zero_sums = zeros(PASS)
+
+
+@intrinsic
+def load_sums(typing_context: Any, address: Any) -> Any:
+    """PASS times f32x16 from memory, one behind the other."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        rows = [
+            b.load(pointer(b, offset(b, args[0], 64 * t)), align=64, typ=f32x16.llvm) for t in range(PASS)
+        ]
+        return context.make_tuple(b, _SUMS, rows)
+
+    return _SUMS(types.intp), generate
+
+
+@inline
+def activations_of(x, t, blocks, start):  # type: ignore[no-untyped-def]
+    """Where a pass from token t on, over blocks of 32 from ``start`` on, finds its activations."""
+    if TILED:
+        return x + (t // PASS * blocks + start) * PAIR_BLOCK
+    return x + (t // TILE_TOKENS * blocks + start) * TILE_BLOCK + 4 * (t % TILE_TOKENS)
+
+
+def pass_of(quant: QuantType, has_offset: bool, zero: int) -> Any:
+    """``multiply(f, panel, x, n, groups, space)``: n blocks of 32 weights, less ``zero``, added to the sums f.
+
+    With ``halves`` every 16 weights have their own scale and offset.  groups: how many
+    groups of four one inner loop takes (``QuantType.groups``); it comes in as a value because
+    the compiler, if it could see it, would unroll the loop, put all groups of a token
+    together, and spill the weights.  space: layout.PANEL_SPACE bytes.
+    """
+    if TILED:
+        return _tiled_pass(quant, has_offset, zero)
+    add_block, panel_bytes = _block_step(quant, has_offset, zero), quant.panel_bytes
+
+    @inline
+    def multiply(f, panel, x, n, groups, space):  # type: ignore[no-untyped-def]
+        for _ in range(n):
+            f = add_block(f, panel, x, groups)
+            panel += panel_bytes
+            x += TILE_BLOCK
+        return f
+
+    return multiply
+
+
+_AHEAD = 2
+"""Tiles of dot products that are computed before the first of them is scaled: a tile that has just been
+stored can only be read after a while."""
+
+
+@inline
+def _result(space, i):  # type: ignore[no-untyped-def]
+    """Where the i-th tile of dot products waits: _AHEAD + 1 of them at a time, rounded up to four."""
+    return space + 64 + 1024 * (i % 4)
+
+
+def _tiled_pass(quant: QuantType, has_offset: bool, zero: int) -> Any:
+    """The pass at level amx: while a tile's dot products are scaled, the next ones are computed."""
+    dots, other_dots = (amx.dots(quant.bits == 8, one_set) for one_set in range(amx.SETS))
+    panel_bytes, places = quant.panel_bytes, types.UniTuple(types.intp, 2)
+    whole = _scale_step(places, _stored_dots(zero, PAIR_NEG), has_offset)
+    first = _scale_step(places, _stored_dots(zero, PAIR_NEG0), has_offset)
+    second = _scale_step(places, _stored_dots(zero, PAIR_NEG, PAIR_NEG0), has_offset)
+
+    if quant.halves:
+
+        @inline
+        def multiply_halves(f, panel, x, n, groups, space):  # type: ignore[no-untyped-def]
+            dots(x, panel, _result(space, 0))
+            other_dots(x + 16, panel + 256, _result(space, 1))
+            for i in range(n):
+                after, x_after = panel + panel_bytes, x + PAIR_BLOCK
+                if i + 1 < n:
+                    dots(x_after, after, _result(space, 2 * i + 2))
+                d, e = x + PAIR_D, x + PAIR_E0
+                f = first(f, (_result(space, 2 * i), x), panel + 512, panel + 576, d, e)
+                if i + 1 < n:
+                    other_dots(x_after + 16, after + 256, _result(space, 2 * i + 3))
+                e = x + PAIR_E1
+                f = second(f, (_result(space, 2 * i + 1), x), panel + 640, panel + 704, d, e)
+                panel, x = after, x_after
+            return f
+
+        return multiply_halves
+
+    @inline
+    def multiply(f, panel, x, n, groups, space):  # type: ignore[no-untyped-def]
+        ahead, x_ahead = panel, x
+        for i in range(-_AHEAD, n):
+            if i + _AHEAD < n:
+                if i % 2:
+                    other_dots(x_ahead, ahead, _result(space, i + _AHEAD))
+                else:
+                    dots(x_ahead, ahead, _result(space, i + _AHEAD))
+                ahead += panel_bytes
+                x_ahead += PAIR_BLOCK
+            if i >= 0:
+                f = whole(f, (_result(space, i), x), panel + 512, panel + 576, x + PAIR_D, x + PAIR_E)
+                panel += panel_bytes
+                x += PAIR_BLOCK
+        return f
+
+    return multiply
+
+
+def _stored_dots(zero: int, at: int, less: int | None = None) -> Callable[[Any, Any, int], Any]:
+    """The dot products of a token with weights less ``zero``, i32x16: of a tile that was stored.
+
+    at: where a block of activations has minus their sum; less: what is to be taken from that.
+    """
+
+    def load(b: Any, packed: Any, t: int) -> Any:
+        tile, x = (b.extract_value(packed, i) for i in range(2))
+        dots = b.load(pointer(b, offset(b, tile, 64 * t)), align=64, typ=i32x16.llvm)
+        if not zero:
+            return dots
+        total = b.load(pointer(b, offset(b, x, at + 4 * t)), align=4, typ=I32)
+        if less is not None:
+            total = b.sub(total, b.load(pointer(b, offset(b, x, less + 4 * t)), align=4, typ=I32))
+        return b.add(dots, splat_value(b, b.mul(total, ir.Constant(I32, zero)), i32x16.llvm))
+
+    return load
+
+
+def _scale_step(totals: Any, dots_of: Callable[[Any, Any, int], Any], has_offset: bool) -> Any:
+    """``step(f, totals, d, m, dx, e)``: f[t] += d * dx[t] * dots of t + m * e[t].
+
+    d, m: addresses of f32 [16 rows]; dx, e: addresses of f32 [tokens].
+    """
+
+    @intrinsic
+    def function(typing_context: Any, f: Any, dots: Any, d: Any, m: Any, dx: Any, e: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            packed, all_dots, d_at, m_at, dx_at, e_at = args
+            scale = b.load(pointer(b, d_at), align=64, typ=f32x16.llvm)
+            low = b.load(pointer(b, m_at), align=64, typ=f32x16.llvm) if has_offset else None
+            sums = []
+            for t in range(PASS):
+                factor = b.fmul(scale, _of_token(b, dx_at, t))
+                dots = b.sitofp(dots_of(b, all_dots, t), f32x16.llvm)
+                value = _fma(b, dots, factor, b.extract_value(packed, t))
+                sums.append(_fma(b, low, _of_token(b, e_at, t), value) if has_offset else value)
+            return context.make_tuple(b, _SUMS, sums)
+
+        return _SUMS(_SUMS, totals, *[types.intp] * 4), generate
+
+    return function
+
+
+def _of_token(b: Any, address: Any, t: int) -> Any:
+    value = b.load(pointer(b, offset(b, address, 4 * t)), align=4, typ=ir.FloatType())
+    return splat_value(b, value, f32x16.llvm)
+
+
+def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
+    return call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [x, y, z])
+
+
+def _block_step(quant: QuantType, has_offset: bool, zero: int) -> Any:
+    """``step(f, weights, x, groups)``: add one block of 32 weights to the sums f."""
+    dots = PanelDots(quant.bits, zero, quant.halves)
+    first, second, start, add, total = dots.first, dots.second, dots.start, dots.add, dots.total
+    scale = _scale_step(dots.totals, joined, has_offset)
+    per_scale = 4 if quant.halves else 8
+    inner = per_scale if NATIVE else quant.groups
+    unrolled = NATIVE or inner < 4
+
+    @inline
+    def run(totals, w, x, groups):  # type: ignore[no-untyped-def]
+        """The groups of one scale."""
+        for g in range(0, per_scale, inner):
+            sums = start(x + TILE_NEG - 32 * g)
+            for i in range(inner if unrolled else groups):
+                sums = add(sums, w + 64 * (g + i), x + 32 * (g + i))
+            totals = total(totals, sums)
+        return totals
+
+    if quant.halves:
+
+        @inline
+        def step_halves(f, w, x, groups):  # type: ignore[no-untyped-def]
+            for h in range(2):
+                totals = run(second(x) if h else first(x), w + 256 * h, x + 128 * h, groups)
+                e = x + (TILE_E1 if h else TILE_E0)
+                f = scale(f, totals, w + 512 + 128 * h, w + 576 + 128 * h, x + TILE_D, e)
+            return f
+
+        return step_halves
+
+    @inline
+    def step_whole(f, w, x, groups):  # type: ignore[no-untyped-def]
+        return scale(f, run(first(x), w, x, groups), w + 512, w + 576, x + TILE_D, x + TILE_E)
+
+    return step_whole
