@@ -210,7 +210,9 @@ class Scheduler:
         for state in [state for state in self._active if not state.open]:
             with self._guard:
                 self._active.remove(state)
-            if state.completion.ending and state.completion.ending.reason != "interrupted":
+            ending = state.completion.ending
+            # an error may come from a file that was written to, which says more
+            if ending and (ending.reason != "interrupted" or state.error is not None):
                 with self._own_error(state):
                     self._model.check_file()
             self._release(state)

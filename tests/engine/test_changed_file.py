@@ -57,3 +57,16 @@ def test_a_file_that_is_replaced_as_it_should_be(tmp_path: Path) -> None:
         assert llm.generate([5], PARAMS).token_ids == expected
         path.unlink()
         assert llm.generate([5], PARAMS).token_ids == expected
+
+
+def test_broken_logits_of_a_changed_file_are_told_as_that(tmp_path: Path) -> None:
+    """What the weights have become says less than that they are others now."""
+    path = tiny.write(tmp_path / "m.gguf")
+    with LLM(path, n_ctx=64, n_threads=1) as llm:
+        stream = llm.stream([5, 6], PARAMS)
+        next(stream)
+        with path.open("r+b") as file:
+            file.seek(-4096, os.SEEK_END)
+            file.write(b"\xff" * 4096)  # NaN
+        with pytest.raises(LLMGenError, match=CHANGED):
+            list(stream)

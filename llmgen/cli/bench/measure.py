@@ -19,6 +19,7 @@ import numpy as np
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model, Sequence
 from llmgen.gguf import GGUFFile
+from llmgen.sampling.logits import check_finite
 
 _READ_BYTES = 256 << 20  # per thread, as far as a quarter of the free memory goes: well beyond any cache
 _WARM_UP_TOKENS = 64
@@ -198,7 +199,9 @@ class Bench:
         """The tests' sequence.  When it is made, both paths run once, so that no test pays for their first use."""
         if self._seq is None:
             self._seq = self.model.new_sequence()
-            self.model.prefill(self._seq, self.tokens(_WARM_UP_TOKENS), logits="last")
+            logits = self.model.prefill(self._seq, self.tokens(_WARM_UP_TOKENS), logits="last")
+            assert logits is not None
+            check_finite(logits)  # the speed of a broken model is no figure
             self.model.decode([self._seq], self.tokens(1))
         return self._seq
 

@@ -255,6 +255,11 @@ def test_measuring_memory_leaves_most_of_it_alone(monkeypatch: pytest.MonkeyPatc
     assert asked == [1 << 20]
 
 
+def test_a_model_of_broken_numbers_is_not_timed(tmp_path: Path) -> None:
+    broken = tiny.write(tmp_path / "nan.gguf", tensors={"output_norm.weight": lambda x: x * np.nan})
+    assert "not numbers (NaN)" in refused(llmgen("bench", str(broken), *SMALL, "-t", "1"))
+
+
 def test_warmup() -> None:
     done = llmgen("warmup", str(smollm2()))
     assert done.returncode == 0, done.stderr
