@@ -35,6 +35,7 @@ class GenerationStream(Iterator[GenerationEvent]):
         self._callback = callback
         self._outputs: list[Output] = []
         self._result: GenerationResult | None = None
+        self._given = ""
         self._superseded: str | None = None
         self._on_end: list[Callable[[], None]] = []
         self._in_step = threading.Lock()  # held while an event is made
@@ -47,8 +48,11 @@ class GenerationStream(Iterator[GenerationEvent]):
 
     @property
     def text(self) -> str:
-        """The text so far, as given out in events."""
-        return self._state.completion.text
+        """The text so far, as given out in events; in the end all of it.
+
+        The work may be a step ahead: the last token's event and the last event come of one step.
+        """
+        return self._given if self._result is None else self._result.text
 
     def run(self) -> GenerationResult:
         """Run to the end.  KeyboardInterrupt brings the result so far as its ``result``."""
@@ -119,7 +123,9 @@ class GenerationStream(Iterator[GenerationEvent]):
             self._end(output.event)
             if output.answer.error is not None:
                 raise output.answer.error
-        elif self._tell(output.event):
+            return output.event
+        self._given += output.event.text
+        if self._tell(output.event):
             self._state.end(Ending("stop", "callback"))
         return output.event
 

@@ -381,6 +381,17 @@ def test_tokens_are_the_prompt_and_every_token_generated(ending, detail):
     assert s.tokens == [1, 2, *b"abc"]
 
 
+def test_the_text_of_a_stream_is_what_its_events_gave():
+    """Also before the last event, though the step that gives the last token knows the rest already."""
+    s = session(FakeModel(script=says("h\u00e9".encode()[:2], 2)))
+    stream = s.stream([1, 2], GREEDY.with_(max_tokens=2))
+    given = ""
+    for event in stream:
+        given += event.text
+        assert stream.text == given
+    assert given == "h\ufffd"
+
+
 def test_the_callback_gets_the_whole_text():
     """What was held back too: half a character, what might have become a stop string."""
     for text, params in (("aé", {"max_tokens": 2}), ("one EN", {"stop": "END"}), ("ab", {})):
