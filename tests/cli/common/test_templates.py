@@ -180,5 +180,5 @@ def test_a_timeout_ends_a_template_too(tmp_path: Path) -> None:
     loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     own.write_text(loops + "{{ messages[0].content }}")
     model = tiny.write(tmp_path / "tiny.gguf")
-    said = refused(llmgen("run", str(model), "a", "--template", str(own), "--timeout", "0.2"))
+    said = refused(llmgen("run", str(model), "a", "--template", str(own), "--timeout", "0.2"), 124)
     assert "ran for more than 0.2 seconds" in said
