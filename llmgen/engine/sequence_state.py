@@ -84,6 +84,9 @@ class SequenceState:
         return cast(NDArray[np.float32], rows[0]) if n_logits else None
 
     def _computed_as_prompt(self, start: int, stop: int) -> None:
+        _log.debug(
+            "computed %d tokens of the prompt, %d of %d are done", stop - start, stop, len(self.tokens)
+        )
         if self._n_as_prompt == start:
             self._n_as_prompt = stop
 
