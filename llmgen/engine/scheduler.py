@@ -39,7 +39,7 @@ MAX_SLOTS = 8
 """Sequences in one run of generated tokens: what the model's matrix-vector kernels take."""
 
 _TOGETHER = 128
-"""Tokens of prompts that are computed in one run; longer ones gain nothing by company."""
+"""Tokens of prompts that are computed in one run; longer ones gain nothing from sharing a run."""
 
 CANCELLED = Ending("interrupted", "cancel")
 
