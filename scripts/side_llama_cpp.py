@@ -1,6 +1,6 @@
-"""llama.cpp's side of scripts/compare_llama_cpp.py, through llama-cpp-python's low-level functions.
+"""llama.cpp's side of scripts/compare.py, through llama-cpp-python's low-level functions.
 
-It has two variants, flash attention 'off' and 'on': two contexts over one loaded model.
+It has two variants, flash attention off and on: two contexts over one loaded model.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ class LlamaCpp:
         model = api.llama_model_load_from_file(options["model"].encode(), params)
         if not model:
             raise RuntimeError(f"llama.cpp cannot load {options['model']}")
-        self._contexts = {"off": _Context(model, options, 0), "on": _Context(model, options, 1)}
+        self._contexts = {"flash off": _Context(model, options, 0), "flash on": _Context(model, options, 1)}
         self._n_vocab = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
 
     def facts(self) -> dict[str, Any]:
-        handle = self._contexts["off"].handle
+        handle = self._contexts["flash off"].handle
         return {
             "llama_cpp_python": api.__version__,
             "python": platform.python_version(),

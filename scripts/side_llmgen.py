@@ -1,4 +1,4 @@
-"""Our side of scripts/compare_llama_cpp.py."""
+"""Our side of scripts/compare.py."""
 
 from __future__ import annotations
 

@@ -30,13 +30,13 @@ from llmgen.engine.sequence_state import SequenceState, prefill_together
 from llmgen.engine.shared_prefix import SharedPrefix
 from llmgen.engine.stopping import Cancel, Watchdog
 from llmgen.errors import Interrupted, LLMGenError, UsageError
-from llmgen.model.runs import Part
+from llmgen.model.runs import MAX_PARTS, Part
 from llmgen.sampling.params import SamplingParams, checked_params
 
 _log = logging.getLogger(__name__)
 
-MAX_SLOTS = 8
-"""Sequences in one run of generated tokens: what the model's matrix-vector kernels take."""
+MAX_SLOTS = MAX_PARTS
+"""Answers that are computed together: as many as one run takes."""
 
 _TOGETHER = 128
 """Tokens of prompts that are computed in one run; longer ones gain nothing from sharing a run."""

@@ -18,6 +18,10 @@ The same token may differ in the last bits between the roles, and in nothing els
 """
 
 
+MAX_PARTS = 8
+"""Sequences that one run may take: as many as a kernel for generated tokens has columns."""
+
+
 class Part(NamedTuple):
     """What one run does for one sequence."""
 

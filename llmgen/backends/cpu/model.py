@@ -37,7 +37,7 @@ from llmgen.model.archs import check_all_read, read_model
 from llmgen.model.decoder import Decoder
 from llmgen.model.fingerprint import fingerprint
 from llmgen.model.keys import MAX_CONTEXT
-from llmgen.model.runs import Part, Role, token_ids
+from llmgen.model.runs import MAX_PARTS, Part, Role, token_ids
 from llmgen.model.weights import Weights
 
 CHUNK = 512
@@ -275,9 +275,9 @@ class Model:
             raise UsageError(f"the role is {role!r}, expected 'generated' or 'prompt'")
         total = sum(len(part.ids) for part in parts)
         most = MAX_COLUMNS if role == "generated" else self.max_prompt_tokens
-        if not 1 <= len(parts) <= MAX_COLUMNS or total > most:
+        if not 1 <= len(parts) <= MAX_PARTS or total > most:
             raise UsageError(
-                f"{len(parts)} sequences and {total} tokens, expected 1 to {MAX_COLUMNS} sequences of up to "
+                f"{len(parts)} sequences and {total} tokens, expected 1 to {MAX_PARTS} sequences of up to "
                 f"{most} tokens together in the role {role!r}"
             )
         if len({id(part.seq) for part in parts}) != len(parts):

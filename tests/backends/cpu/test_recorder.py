@@ -10,9 +10,10 @@ import pytest
 from llmgen.backends.cpu.binding import Binding
 from llmgen.backends.cpu.decode_recorder import DecodeRecorder
 from llmgen.backends.cpu.kernels.arguments import TABLES, Binary, places
-from llmgen.backends.cpu.kernels.layout import STEP_ARGS
+from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS, STEP_ARGS
 from llmgen.backends.cpu.plan import EVERYTHING, At, Value
 from llmgen.backends.cpu.prefill_recorder import PrefillRecorder
+from llmgen.model.runs import MAX_PARTS
 from llmgen.model.weights import Vector
 
 RUN = 4096  # the address of a control block that nobody reads here
@@ -54,3 +55,7 @@ def test_tables_fit_into_a_step(kernel: str) -> None:
     table = TABLES[kernel]
     assert len(table._fields) <= STEP_ARGS
     assert places(table)._asdict() == {name: i for i, name in enumerate(table._fields)}
+
+
+def test_a_kernel_has_a_column_for_each_part_of_a_run() -> None:
+    assert MAX_COLUMNS == MAX_PARTS
