@@ -33,9 +33,11 @@ one run, token by token, and in uneven pieces, with a normalized mean squared er
 |---|---|---|---|---|
 """
 _FOOT = """
-Not here yet: mixtures of experts, recurrent and hybrid layers, latent attention, and models that write
-by diffusion (`dream`, `llada`), whose attention sees what comes later. A file of an architecture that
-is not here is refused with the nearest names.
+Of models that write by diffusion, `LLM.logits` computes the logits of a text with its masks, in one run;
+filling the masks in is not there yet, so `llmgen run` and the others refuse them.
+
+Not here yet: mixtures of experts, recurrent and hybrid layers, and latent attention. A file of an
+architecture that is not here is refused with the nearest names.
 """
 _KINDS = {"layers": "layers", "yarn": "YaRN", "scale": "scale"}
 
@@ -61,6 +63,8 @@ def _remembers(spec: str) -> str:
     with GGUFFile.open(build_arch(spec)) as file:
         states = read_model(file).states()
     words = "keys and values" if any(isinstance(state, KV) for state in states) else ""
+    if any(isinstance(state, KV) and not state.causal for state in states):
+        words += " of a whole text"
     if any(isinstance(state, KV) and state.window for state in states):
         words += ", some in a sliding window"
     if not all(isinstance(state, KV) for state in states):

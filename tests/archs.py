@@ -15,6 +15,7 @@ import numpy as np
 
 from arch_files import build_file
 from llmgen.model.archs import find, names
+from llmgen.model.decoder import Decoder
 from shared import DATA, shared, shared_folder
 
 
@@ -35,8 +36,23 @@ def _specs_of(arch: str) -> list[str]:
     return [name for name in (f"{arch}-{kind}" for kind in kinds) if _has_spec(name)]
 
 
+def _class_of(spec: str) -> type[Decoder]:
+    cls = find(read_spec(spec)["arch"])
+    assert cls is not None
+    return cls
+
+
+def read_spec(name: str) -> dict[str, Any]:
+    """A fresh copy of the spec of ``name``: arch, metadata [(key, type, value)], tensors [(name, shape)]."""
+    if name in _stored():
+        return copy.deepcopy(_stored()[name])
+    return json.loads(shared(f"archs/specs/{name}.json").read_text(encoding="utf-8"))
+
+
 SPECS = tuple(name for arch in names() for name in _specs_of(arch))
 """The specs of all architectures that llmgen runs, as far as they are at hand."""
+UNORDERED = tuple(name for name in SPECS if not _class_of(name).causal)
+"""Those without causal order, whose texts are computed in one run."""
 KINDS = ("layers", "yarn", "scale")
 """How a spec may be changed, see ``variant``."""
 CHANGED = tuple(
@@ -53,13 +69,6 @@ def _folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="llmgen-archs-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
-
-
-def read_spec(name: str) -> dict[str, Any]:
-    """A fresh copy of the spec of ``name``: arch, metadata [(key, type, value)], tensors [(name, shape)]."""
-    if name in _stored():
-        return copy.deepcopy(_stored()[name])
-    return json.loads(shared(f"archs/specs/{name}.json").read_text(encoding="utf-8"))
 
 
 @cache

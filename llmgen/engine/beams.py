@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from llmgen.engine.endings import EndingRules
 from llmgen.engine.events import Ending, GenerationResult, Timings
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
-from llmgen.engine.prompt import check_prompt
+from llmgen.engine.prompt import check_prompt, check_writes
 from llmgen.engine.scheduler import CANCELLED, MAX_SLOTS
 from llmgen.engine.sequence_state import OnPrompt, SequenceState, common_prefix
 from llmgen.engine.stopping import Cancel, Limits, Watchdog, attach_result
@@ -131,6 +131,7 @@ class BeamSearch:
 
         ``on_prompt`` as in :meth:`Session.stream`.
         """
+        check_writes(model)
         params = checked_params(params)
         if params.context_full == "shift":
             raise UsageError(

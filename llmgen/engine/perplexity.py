@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.engine.interfaces import ModelLike, SequenceLike
+from llmgen.engine.prompt import check_writes
 from llmgen.errors import UsageError
 from llmgen.model.runs import Part
 from llmgen.sampling.logits import check_finite, log_total
@@ -109,6 +110,7 @@ def measure(
     Raises :class:`LLMGenError` where the model's logits are not finite, or its file has changed.
     """
     sums, report = _Sums(), on_tokens or (lambda n: None)
+    check_writes(model)
     seq = model.new_sequence()
     try:
         for number, window in enumerate(parts, 1):

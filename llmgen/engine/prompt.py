@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
-from llmgen.errors import ContextFullError, UsageError
+from llmgen.errors import ContextFullError, UnsupportedModelError, UsageError
 from llmgen.model.runs import token_ids
 
 Prompt = str | Sequence[int] | NDArray[np.integer[Any]]
@@ -36,6 +36,15 @@ def check_prompt(prompt_ids: Sequence[int] | NDArray[np.integer[Any]], model: Mo
             _too_long(len(ids), n_ctx, int(getattr(model.config, "context_length", n_ctx)))
         )
     return ids
+
+
+def check_writes(model: ModelLike) -> None:
+    """Refuse a model that does not write token by token.  Raises UnsupportedModelError."""
+    if not getattr(model.config, "causal", True):
+        raise UnsupportedModelError(
+            f"{model.config.architecture} models write by diffusion, which fills in masked tokens, and llmgen only "
+            "computes their logits (LLM.logits); use a model that writes token by token"
+        )
 
 
 def _too_long(n: int, n_ctx: int, trained: int) -> str:

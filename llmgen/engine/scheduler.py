@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from llmgen.engine.completion import Completion
 from llmgen.engine.events import Ending, GenerationEvent
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
-from llmgen.engine.prompt import prompt_ids
+from llmgen.engine.prompt import check_writes, prompt_ids
 from llmgen.engine.request_state import RequestState
 from llmgen.engine.requests import Answer, Output, Queued, Request, not_begun
 from llmgen.engine.sequence_state import SequenceState, prefill_together
@@ -67,6 +67,7 @@ class Scheduler:
         """
         if not 1 <= slots <= MAX_SLOTS:
             raise UsageError(f"slots must be from 1 to {MAX_SLOTS}, not {slots}")
+        check_writes(model)
         self.stopped = False
         """Whether something has ended all requests: the cancel token, or the model's end."""
         self._model = model

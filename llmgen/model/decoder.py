@@ -40,6 +40,9 @@ class Decoder(ABC):
     """Well-known models of the architecture, for docs/architectures.md."""
     output_bias: ClassVar[bool] = True
     """False: a bias of the attention's output matrix is not used, as in llama.cpp's graph."""
+    causal: ClassVar[bool] = True
+    """False: a token also sees those behind it, so that a text is computed in one run, and none is written
+    token by token."""
     mixture: ClassVar[bool] = False
     """Whether its files may have keys or tensors of experts."""
 
@@ -68,7 +71,7 @@ class Decoder(ABC):
         Raises UnsupportedModelError for values that no model can have.
         """
         causal = keys.get("attention.causal")
-        if causal is not None and causal is not True:
+        if cls.causal and causal is not None and causal is not True:
             raise keys.refuse("attention.causal", "True for a model that writes text")
         n_embd = keys.whole("embedding_length")
         n_heads = own.get("n_heads") or keys.whole("attention.head_count", high=MAX_HEADS)
@@ -101,7 +104,10 @@ class Decoder(ABC):
 
     def states(self) -> list[State]:
         """The states of a sequence, in the order in which ``forward`` gets them: by default a KV state a layer."""
-        return [KV(self.kv_heads(i), self.head_dim, self.value_dim, self.window_of(i)) for i in self.layers]
+        return [
+            KV(self.kv_heads(i), self.head_dim, self.value_dim, self.window_of(i), causal=self.causal)
+            for i in self.layers
+        ]
 
     @property
     def layers(self) -> range:

@@ -13,13 +13,22 @@ from dataclasses import dataclass
 class KV:
     """The keys and values of one attention layer, concatenated token by token.
 
-    window: keys that a query sees, its own included; 0: all of them.
+    window: keys that a query sees, its own included; 0: all of them.  chunked: the window
+    does not slide; a query sees the keys from the last multiple of ``window`` on.
+    causal: a query sees no key behind its own; otherwise it sees those of its whole run, so
+    that a text has to be computed in one run.
     """
 
     n_heads: int
     key_dim: int
     value_dim: int
     window: int = 0
+    chunked: bool = False
+    causal: bool = True
+
+    def __post_init__(self) -> None:
+        if self.window and not self.causal:
+            raise ValueError("a window needs causal order")
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import models
+from archs import build_arch
 from llmgen import LLM, LLMGenError, SamplingParams
 from llmgen.engine import Request
-from llmgen.errors import ContextFullError, UsageError
+from llmgen.errors import ContextFullError, UnsupportedModelError, UsageError
 
 GREEDY = SamplingParams(temp=0.0, max_tokens=8)
 PROMPT = "Once upon a time"
@@ -48,6 +49,14 @@ def test_greedy_follows_the_logits(llm):
     assert rows.shape == (len(ids), llm.config.vocab_size)
     assert rows.dtype == np.float32
     assert llm.generate(ids, GREEDY.with_(max_tokens=1)).token_ids == (int(rows[-1].argmax()),)
+
+
+def test_models_that_write_by_diffusion_only_give_logits():
+    with LLM(build_arch("dream-dense"), n_threads=1) as model:
+        assert model.logits([1, 2, 3]).shape == (3, 128)
+        for write in (model.generate, model.beams):
+            with pytest.raises(UnsupportedModelError, match="dream models write by diffusion"):
+                write([1, 2, 3])
 
 
 def test_the_same_seed_gives_the_same_text_whatever_came_before(llm):

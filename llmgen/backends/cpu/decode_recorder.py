@@ -181,7 +181,7 @@ class DecodeRecorder(Recorder):
             n_kv=state.n_heads,
             group=group,
             value_dim=state.value_dim,
-            window=state.window,
+            **self._seen(state),
             states=states,
             out=out,
         )

@@ -42,6 +42,8 @@ from llmgen.model.weights import Weights
 
 CHUNK = 512
 """The most prompt tokens in one run."""
+WHOLE = 4096
+"""The same for models without causal order, whose texts are computed in one run."""
 _LOGITS_BYTES = 1 << 26  # a prompt run takes fewer tokens where its logits would exceed this
 _MAX_THREADS = 256
 _LEAST_CONTEXT = 2048  # tokens; a smaller default is never chosen
@@ -74,11 +76,13 @@ class Model:
         self.lock = threading.RLock()
         """Held during a call, and while another thread copies or closes a sequence."""
         self._closed = self._closing = self._cancelled = False
-        chunk = min(CHUNK, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
+        chunk = min(CHUNK if config.causal else WHOLE, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
         self.max_prompt_tokens = chunk
         """The most prompt tokens in one run of this model."""
         self.layout = StateLayout(config.states(), n_ctx, chunk, kv_type)
         self.max_outputs = max(MAX_COLUMNS, min(chunk, _LOGITS_BYTES // (4 * config.vocab_size)))
+        if not config.causal:
+            self.max_outputs = chunk
         self._binding = Binding(n_ctx)
         self._control = Control(chunk)
         decode = DecodeRecorder(self._binding, kv_type, self._control.address)
@@ -212,6 +216,7 @@ class Model:
             raise UsageError(f"logits is {logits!r}, expected 'last', 'all' or 'none'")
         with self._running():
             self._check_room(seq, len(tokens))
+            self._check_whole(len(tokens))
             out = np.empty((len(tokens), self.config.vocab_size), np.float32) if logits == "all" else None
             size = (
                 min(self.max_prompt_tokens, self.max_outputs) if logits == "all" else self.max_prompt_tokens
@@ -298,6 +303,14 @@ class Model:
             raise ContextFullError(
                 f"{n} more tokens do not fit: the context holds {self.n_ctx} and {seq.length} are taken; "
                 "use a larger context (-c)"
+            )
+
+    def _check_whole(self, n: int) -> None:
+        """Refuse a text that would be cut into runs though its tokens see what comes after them."""
+        if not self.config.causal and n > self.max_prompt_tokens:
+            raise UsageError(
+                f"{n} tokens, expected at most {self.max_prompt_tokens}: the tokens of {self.config.architecture} "
+                "see those behind them, so that a text has to be computed in one run"
             )
 
     def _run(self, program: Program, n_tokens: int) -> None:

@@ -18,10 +18,13 @@ class Control:
     def __init__(self, max_tokens: int) -> None:
         size = max(max_tokens, MAX_COLUMNS)
         self._fields = np.zeros(len(FIELDS), np.int64)
-        self._ids, self._positions, self._sequences, self._rows = (np.zeros(size, np.int64) for _ in range(4))
+        self._ids, self._positions, self._ends, self._sequences, self._rows = (
+            np.zeros(size, np.int64) for _ in range(5)
+        )
         for name, array in (
             ("ids", self._ids),
             ("positions", self._positions),
+            ("run_ends", self._ends),
             ("sequences", self._sequences),
             ("output_rows", self._rows),
         ):
@@ -36,6 +39,7 @@ class Control:
             end = n + len(ids)
             self._ids[n:end] = ids
             self._positions[n:end] = np.arange(first, first + len(ids))
+            self._ends[n:end] = first + len(ids) - 1
             self._sequences[n:end] = states
             self._rows[n_outputs : n_outputs + wanted] = np.arange(end - wanted, end)
             n, n_outputs = end, n_outputs + wanted

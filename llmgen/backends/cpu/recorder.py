@@ -275,6 +275,12 @@ class Recorder(ABC):
         }
         return self._attended(q, state, n_heads, scores)
 
+    @staticmethod
+    def _seen(state: PlacedKV) -> dict[str, int]:
+        """What a token sees, as arguments of attention."""
+        last = FIELDS["positions" if state.causal else "run_ends"]
+        return {"window": -state.window if state.chunked else state.window, "last": 8 * last}
+
     @abstractmethod
     def _attended(self, q: Value, state: PlacedKV, n_heads: int, scores: dict[str, Any]) -> Value:
         """``attend``; scores: the kernel's arguments that change the scores."""
@@ -307,7 +313,7 @@ class Recorder(ABC):
             k_at=state.key_offset,
             v_at=state.value_offset,
             blocks=state.blocks,
-            window=state.window,
+            **self._seen(state),
             **scores,
             out=out,
             scratch=scratch,

@@ -62,6 +62,8 @@ class PlacedKV:
     key_dim: int
     value_dim: int
     window: int  # keys that a query sees; UNBOUNDED: all of them
+    chunked: bool  # the window begins at its multiples
+    causal: bool  # a query sees none behind its own
     blocks: int  # key blocks kept
     element: int  # bytes of one value
     key_offset: int
@@ -82,6 +84,8 @@ class PlacedKV:
             spec.key_dim,
             spec.value_dim,
             spec.window or UNBOUNDED,
+            spec.chunked,
+            spec.causal,
             blocks,
             element,
             key_offset=offset,
@@ -105,6 +109,8 @@ class PlacedKV:
         )
 
     def shortest_cut(self, written: int) -> int:
+        if not self.causal:  # what came later is in the keys and values of all layers but the first
+            return written + 1
         kept = self.blocks * KEY_BLOCK
         if written <= kept:
             return 0

@@ -112,15 +112,18 @@ def attention(
     *,
     n_past: int = 0,
     window: int = 0,
+    chunked: bool = False,
+    causal: bool = True,
     cap: float = 0.0,
     slopes: Array | None = None,
     sinks: Array | None = None,
 ) -> Array:
-    """Causal attention with grouped heads.
+    """Attention with grouped heads.
 
     q [n, n_heads, d] stands at positions n_past .. n_past+n-1; k [n_past+n, n_kv_heads, d] and
     v [n_past+n, n_kv_heads, dv] at 0 .. . With a window w a query sees w keys, itself included;
-    0 means all. slopes [n_heads]: what a score loses with each position of distance (ALiBi,
+    0 means all; if it is chunked, those from the last multiple of w on. Without causal order it
+    also sees what comes after it. slopes [n_heads]: what a score loses with each position of distance (ALiBi,
     arXiv:2108.12409). sinks [n_heads]: a score without a value (arXiv:2309.17453).
     Returns [n, n_heads, dv]. One query at a time: no quadratic memory.
     """
@@ -128,8 +131,10 @@ def attention(
     group = n_heads // k.shape[1]
     out = np.empty((n, n_heads, v.shape[2]), q.dtype)
     for i in range(n):
-        end = n_past + i + 1
+        end = n_past + (i + 1 if causal else n)
         start = max(0, end - window) if window else 0
+        if chunked:
+            start = (end - 1) // window * window
         for head in range(n_heads):
             keys, values = k[start:end, head // group], v[start:end, head // group]
             scores = soft_cap(keys @ q[i, head] * q.dtype.type(scale), cap)

@@ -144,6 +144,8 @@ class NumpyOps:
             1.0,
             n_past=self._position,
             window=state.spec.window,
+            chunked=state.spec.chunked,
+            causal=state.spec.causal,
             cap=cap,
             slopes=slopes,
             sinks=None if sinks is None else sinks.values,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import variants
-from archs import CHANGED, SPECS, build_arch, build_changed, build_variant, reference
+from archs import CHANGED, SPECS, UNORDERED, build_arch, build_changed, build_variant, reference
 from engines import engine, in_chunks, one_by_one
 from llmgen.backends.cpu.states import StateLayout
 from llmgen.errors import ContextFullError, Interrupted, UsageError
@@ -27,6 +27,8 @@ def test_reference_logits(name: str) -> None:
         whole = model.prefill(model.new_sequence(), tokens.tolist(), logits="all")
         assert whole.dtype == np.float32
         assert nmse(whole, expected) < LIMIT
+        if name in UNORDERED:
+            return
         assert nmse(one_by_one(model, model.new_sequence(), tokens), expected) < LIMIT
         assert nmse(in_chunks(model, model.new_sequence(), tokens, UNEVEN), expected) < LIMIT
 
@@ -36,9 +38,37 @@ def test_more_layers_yarn_and_scaled_logits(name: str, kind: str) -> None:
     tokens, expected = reference(f"{name}+{kind}")
     with engine(build_changed(name, kind)) as model:
         seq = model.new_sequence()
+        if name in UNORDERED:
+            assert nmse(model.prefill(seq, tokens.tolist(), logits="all"), expected) < LIMIT
+            return
         prompt = in_chunks(model, seq, tokens[:30], UNEVEN)
         generated = one_by_one(model, seq, tokens[30:])
     assert nmse(np.concatenate([prompt, generated]), expected) < LIMIT
+
+
+@pytest.mark.parametrize("name", UNORDERED)
+def test_without_causal_order_a_text_is_one_run(name: str) -> None:
+    tokens, expected = reference(name)
+    n = len(tokens)
+    with engine(build_arch(name), n_threads=2) as model:
+        seq, other = model.new_sequence(), model.new_sequence()
+        rows = model.forward([Part(other, tokens[:9], 1), Part(seq, tokens, n)], "prompt")
+        assert nmse(rows[1:], expected) < LIMIT
+        assert nmse(rows[:1], logits(build_arch(name), tokens[:9], 8)) < LIMIT
+        assert seq.cut_point(n - 1) == 0  # keys know what came behind them
+        with pytest.raises(ContextFullError):
+            seq.truncate(n - 1)
+        seq.clear()
+        assert nmse(model.prefill(seq, tokens[:9], logits="all")[-1:], rows[:1]) < LIMIT
+        assert nmse(model.prefill(model.new_sequence(), tokens.tolist(), logits="all"), expected) < LIMIT
+
+
+def test_without_causal_order_a_text_is_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmgen.backends.cpu.model.WHOLE", 64)
+    with engine(build_arch("dream-dense")) as model:
+        assert model.prefill(model.new_sequence(), [1] * 64, logits="all").shape == (64, 128)
+        with pytest.raises(UsageError, match=r"65 tokens, expected at most 64: the tokens of dream see"):
+            model.prefill(model.new_sequence(), [1] * 65)
 
 
 @pytest.mark.parametrize("name", variants.VARIANTS | variants.BY_WAYS)

@@ -104,7 +104,8 @@ class Attend(NamedTuple):
     k_at: Any  # bytes from a sequence's cache to this layer's keys
     v_at: Any  # ... and values
     blocks: Any  # key blocks that the layer keeps
-    window: Any  # keys that a query sees
+    window: Any  # keys that a query sees; -n: those from the last multiple of n on
+    last: Any  # which field of the control block has the last position that a token sees, in bytes from ``control``
     cap: float  # soft cap of the scores, or 0
     slopes: Any  # 0, or float32 [heads]: what a score loses with each position of distance
     sinks: Any  # 0, or float32 [heads]: a score that takes part in the softmax and has no value
@@ -120,7 +121,8 @@ class Combine(NamedTuple):
     n_kv: Any
     group: Any
     value_dim: Any
-    window: Any
+    window: Any  # as in Attend
+    last: Any
     states: Any  # Attend.out
     states_stride: Any
     out: Any  # float32 [tokens][heads * value_dim]

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.cpu.kernels.abi import (
-    CONTROL_POSITIONS,
     CONTROL_SEQUENCES,
     CONTROL_TOKENS,
     arg,
@@ -29,6 +28,7 @@ from llmgen.backends.cpu.kernels.abi import (
 from llmgen.backends.cpu.kernels.arguments import Attend, Combine, places
 from llmgen.backends.cpu.kernels.attention_rows import (
     clear_rows,
+    first_seen,
     merge_row,
     over_block_of,
     state_size,
@@ -44,8 +44,8 @@ at, combine_at = places(Attend), places(Combine)
 
 @inline
 def first_block(position, window):  # type: ignore[no-untyped-def]
-    """The first key block that a token sees."""
-    return max(0, position + 1 - window) // KEY_BLOCK
+    """The first key block that a token sees; position: the last that it sees."""
+    return first_seen(position, window) // KEY_BLOCK
 
 
 UNIT = 8
@@ -81,6 +81,11 @@ def _make(size: int) -> tuple[Any, Any]:
         return keys, base + arg(args, at.v_at) + slot * width_of(arg(args, at.value_dim)) * size
 
     @inline
+    def last_seen(args, t):  # type: ignore[no-untyped-def]
+        """The last position that token t sees."""
+        return load_i64(control_field(arg(args, at.control), arg(args, at.last)) + 8 * t)
+
+    @inline
     def of_heads(args, i, first):  # type: ignore[no-untyped-def]
         """The address of the i-th argument's numbers for the query heads from ``first`` on; 0 where there are none."""
         numbers = arg(args, i)
@@ -99,9 +104,7 @@ def _make(size: int) -> tuple[Any, Any]:
         elif t + 1 < control_field(control, CONTROL_TOKENS):
             base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * (t + 1))
             h = 0
-            block = first_block(
-                load_i64(control_field(control, CONTROL_POSITIONS) + 8 * (t + 1)), arg(args, at.window)
-            )
+            block = first_block(last_seen(args, t + 1), arg(args, at.window))
         return keys_values(args, base, h, block)
 
     def over(asks: bool) -> Any:
@@ -109,11 +112,11 @@ def _make(size: int) -> tuple[Any, Any]:
 
         @inline
         def attend(args, where, block, low, high, n, q, scores, state):  # type: ignore[no-untyped-def]
-            """n rows at positions low..high over a block of keys; where: see ``over_block``."""
+            """n rows that see up to positions low..high over a block of keys; where: see ``over_block``."""
             key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
             window = arg(args, at.window)
             start = block * KEY_BLOCK
-            first_key = max(0, low + 1 - window - start)
+            first_key = max(0, first_seen(low, window) - start)
             n_keys = min(high + 1 - start, KEY_BLOCK)
             cap = np.float32(arg_f64(args, at.cap))
             over_block(n, q, where, scores, state, start, first_key, n_keys, key_dim, value_dim, window, cap)
@@ -139,11 +142,11 @@ def _make(size: int) -> tuple[Any, Any]:
         n_tokens = control_field(control, CONTROL_TOKENS)
         work = 0
         for t in range(n_tokens):
-            work += n_kv * head_work(load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t), window)
+            work += n_kv * head_work(last_seen(args, t), window)
         begin, end = share(work, thread, n_threads)
         done = 0
         for t in range(n_tokens):
-            position = load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t)
+            position = last_seen(args, t)
             base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t)
             first, last = first_block(position, window), position // KEY_BLOCK
             for h in range(n_kv):
@@ -187,12 +190,12 @@ def _make(size: int) -> tuple[Any, Any]:
                 while t0 < min(tile + TILE_TOKENS, n_tokens):
                     count = same_cache(control, t0, min(tile + TILE_TOKENS, n_tokens))
                     base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t0)
-                    low = load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t0)
-                    high = low + count - 1
+                    low, high = last_seen(args, t0), last_seen(args, t0 + count - 1)
                     for t in range(count):
                         q = arg(args, at.q) + (t0 + t) * arg(args, at.q_stride) + 4 * h * group * key_dim
                         copy_floats(q, queries + 4 * t * group * key_dim, group * key_dim)
-                        clear_rows(state + t * group * state_bytes, group, low + t, value_dim, slopes, sinks)
+                        position = last_seen(args, t0 + t)
+                        clear_rows(state + t * group * state_bytes, group, position, value_dim, slopes, sinks)
                     for block in range(first_block(low, arg(args, at.window)), high // KEY_BLOCK + 1):
                         k, v = keys_values(args, base, h, block)
                         where = (k, v, k, v)
@@ -224,7 +227,7 @@ def combine(args: int, thread: int, n_threads: int) -> None:
     start, stop = share(control_field(control, CONTROL_TOKENS) * heads, thread, n_threads)
     for unit in range(start, stop):
         t, head = unit // heads, unit % heads
-        position = load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t)
+        position = load_i64(control_field(control, arg(args, combine_at.last)) + 8 * t)
         first = first_block(position, arg(args, combine_at.window))
         total = (
             arg(args, combine_at.states)

@@ -12,7 +12,7 @@ itself, so its result does not depend on the others.
 A row may lose score with distance (ALiBi, arXiv:2108.12409): its slope times the positions between.
 It may have a sink (arXiv:2309.17453), a score without a value: m and l begin with it.
 
-Row state, ``state_size`` bytes: f32 m, f32 l, int64 position, f32 slope, padding to ROW_STATE bytes,
+Row state, ``state_size`` bytes: f32 m, f32 l, int64 last position that it sees, f32 slope, padding to ROW_STATE bytes,
 f32 o [width].  Scores: f32 [KEY_BLOCK] a row, one row behind the other.  Sizes are in bytes, but
 key_dim, value_dim and width (value_dim rounded up to whole vectors) count values.
 """
@@ -142,6 +142,12 @@ _lanes = constant(f32x16, [float(i) for i in range(KEY_GROUP)])
 
 
 @inline
+def first_seen(position, window):  # type: ignore[no-untyped-def]
+    """The first position that a query sees; window: its keys, or -n: those from the last multiple of n on."""
+    return max(0, position + 1 - window) if window > 0 else position // -window * -window
+
+
+@inline
 def softmax_row(s, state, start, n_groups, window, width, cap):  # type: ignore[no-untyped-def]
     """Scores of one row -> weights e^(s - m'), and the row's m, l and o brought up to m'.
 
@@ -150,7 +156,7 @@ def softmax_row(s, state, start, n_groups, window, width, cap):  # type: ignore[
     """
     position = load_i64(state + 8)
     high = min(position + 1 - start, KEY_BLOCK)
-    low = max(position + 1 - window - start, 0)
+    low = max(first_seen(position, window) - start, 0)
     partly = low > 0 or high < n_groups * KEY_GROUP
     slope = load_f32(state + 16)
     if cap > 0:

@@ -19,10 +19,13 @@ ARG_NEXT = STEP_ARGS
 
 FIELDS = {
     name: i
-    for i, name in enumerate(("n_tokens", "ids", "positions", "sequences", "n_outputs", "output_rows"))
+    for i, name in enumerate(
+        ("n_tokens", "ids", "positions", "sequences", "n_outputs", "output_rows", "run_ends")
+    )
 }
 """The control block of a run, int64 each: how many tokens; addresses of their ids, positions and
-sequences' memories (int64 [n_tokens] each); how many rows of logits, and for which tokens (int64 [n_outputs])."""
+sequences' memories (int64 [n_tokens] each); how many rows of logits, and for which tokens (int64 [n_outputs]);
+the position of the last token that the run has of each token's sequence (int64 [n_tokens])."""
 
 TILE_TOKENS = 8
 """Prompt tokens are laid out in tiles of eight."""

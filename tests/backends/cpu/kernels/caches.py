@@ -8,6 +8,7 @@ import numpy as np
 from kernels.call import ControlBlock, aligned, step
 
 from llmgen.backends.cpu.kernels.layout import (
+    FIELDS,
     KEY_BLOCK,
     KEY_GROUP,
     MAX_COLUMNS,
@@ -54,7 +55,9 @@ class Cache:
         return self.values[:, self.slot(position), : self.value_dim]
 
     def control(self, positions: Any) -> ControlBlock:
-        return ControlBlock(len(positions), positions=positions, sequences=[self.base] * len(positions))
+        n = len(positions)
+        ends = [positions[-1]] * n
+        return ControlBlock(n, positions=positions, run_ends=ends, sequences=[self.base] * n)
 
     def store(self, k: np.ndarray, v: np.ndarray, positions: Any, n_threads: int = 0) -> None:
         """k [n, n_kv, key_dim] and v [n, n_kv, value_dim] at the given positions."""
@@ -86,7 +89,13 @@ class Cache:
         return x.astype(self.dtype).astype(np.float64)
 
     def common(
-        self, q: np.ndarray, window: int, cap: float, slopes: np.ndarray | None, sinks: np.ndarray | None
+        self,
+        q: np.ndarray,
+        window: int,
+        cap: float,
+        slopes: np.ndarray | None,
+        sinks: np.ndarray | None,
+        last: str = "positions",
     ) -> dict[str, Any]:
         return {
             "q": q,
@@ -99,6 +108,7 @@ class Cache:
             "v_at": self.v_at,
             "blocks": self.blocks,
             "window": window,
+            "last": 8 * FIELDS[last],
             "cap": float(cap),
             "slopes": 0 if slopes is None else slopes,
             "sinks": 0 if sinks is None else sinks,
@@ -128,7 +138,7 @@ def generate(
     assert n <= MAX_COLUMNS
     n_heads, buffer = q.shape[1], queries(q)
     most = max(positions) // KEY_BLOCK + 1
-    seen = most if window == NO_WINDOW else min(-(-window // KEY_BLOCK) + 1, cache.blocks)
+    seen = most if window == NO_WINDOW else min(-(-abs(window) // KEY_BLOCK) + 1, cache.blocks)
     state = ROW_STATE + 4 * width_of(cache.value_dim)
     states = aligned((n, n_heads * seen * state), np.uint8, 0xFF)
     width = n_heads * cache.value_dim
@@ -153,7 +163,7 @@ def generate(
             thread,
             n_threads,
             level,
-            **{name: common[name] for name in ("n_kv", "group", "value_dim", "window")},
+            **{name: common[name] for name in ("n_kv", "group", "value_dim", "window", "last")},
             states=states,
             states_stride=states.strides[0],
             out=out,
@@ -174,6 +184,7 @@ def prompt(
     level: str | None = None,
     slopes: np.ndarray | None = None,
     sinks: np.ndarray | None = None,
+    causal: bool = True,
 ) -> np.ndarray:
     """Prompt tokens at positions first, first + 1, ...: q [n, n_heads, key_dim] -> [n, n_heads, value_dim]."""
     n, n_heads, buffer = len(q), q.shape[1], queries(q)
@@ -187,7 +198,7 @@ def prompt(
             thread,
             n_threads,
             level,
-            **cache.common(buffer, window, cap, slopes, sinks),
+            **cache.common(buffer, window, cap, slopes, sinks, "positions" if causal else "run_ends"),
             out=out,
             out_stride=out.strides[0],
             scratch=aligned(

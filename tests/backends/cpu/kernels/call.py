@@ -59,8 +59,10 @@ class ControlBlock:
         positions: Any = None,
         sequences: Any = None,
         outputs: Any = None,
+        run_ends: Any = None,
     ) -> None:
         arrays = {"ids": ids, "positions": positions, "sequences": sequences, "output_rows": outputs}
+        arrays["run_ends"] = run_ends
         self._arrays = {k: np.array(v, dtype=np.int64) for k, v in arrays.items() if v is not None}
         self._fields = np.zeros(len(FIELDS), dtype=np.int64)
         self._fields[FIELDS["n_tokens"]] = n_tokens

@@ -53,6 +53,7 @@ def twin(
     cap: float = 0.0,
     slopes: np.ndarray | None = None,
     sinks: np.ndarray | None = None,
+    causal: bool = True,
 ) -> np.ndarray:
     """Naive attention of the queries at positions first, first + 1, ..."""
     end = first + len(q)
@@ -62,7 +63,9 @@ def twin(
         v[:end],
         1.0,
         n_past=first,
-        window=0 if window == NO_WINDOW else window,
+        window=0 if window == NO_WINDOW else abs(window),
+        chunked=window < 0,
+        causal=causal,
         cap=cap,
         slopes=slopes,
         sinks=sinks,
@@ -95,7 +98,7 @@ def test_group_sizes(group: int, kind: str) -> None:
         assert_close(ours, twin(q[position : position + 1], k, v, position))
 
 
-@pytest.mark.parametrize("window", [NO_WINDOW, 1, 17, KEY_BLOCK, 100, 300, 1000])
+@pytest.mark.parametrize("window", [NO_WINDOW, 1, 17, KEY_BLOCK, 100, 300, 1000, -1, -17, -KEY_BLOCK, -300])
 def test_positions_and_windows(window: int) -> None:
     n = max(POSITIONS) + 12
     cache, q, k, v = scenario(n, 3, 16, "f32", 3, n_kv=1)
@@ -103,6 +106,16 @@ def test_positions_and_windows(window: int) -> None:
         one, some = q[position : position + 1], q[position : position + 11]
         assert_close(generate([cache], one, [position], window), twin(one, k, v, position, window))
         assert_close(prompt(cache, some, position, window), twin(some, k, v, position, window))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [1, 7, KEY_BLOCK + 3, 3 * KEY_BLOCK + 1])
+def test_without_causal_order_a_run_sees_itself(n: int, kind: str) -> None:
+    first = 5
+    cache, q, k, v = scenario(first + n, 3, 40, kind, 5)
+    expected = twin(q[first:], k, v, first, causal=False)
+    for threads in (1, 3):
+        assert_close(prompt(cache, q[first:], first, n_threads=threads, causal=False), expected)
 
 
 @pytest.mark.parametrize("cap", [0.3, 1.0, 50.0])
