@@ -37,6 +37,9 @@ from llmgen.backends.cpu.kernels.simd import load_i64, pointer, prefetch, store_
 
 _I64 = ir.IntType(64)
 
+TEAM_PASSED = TEAM_STOP + 16
+"""The arrivals at which a barrier was last passed, beside the stop flag, which is read right afterwards."""
+
 
 @intrinsic
 def call_step(typing_context: Any, function: Any, args: Any, thread: Any, n_threads: Any) -> Any:
@@ -145,7 +148,7 @@ def wait_at_barrier(team, goal, weights, thread):  # type: ignore[no-untyped-def
         for i in range(PREFETCH):
             prefetch(weights + 64 * i)
     looks = 0
-    while atomic_load(team + TEAM_BARRIER) < goal:
+    while atomic_load(team + TEAM_PASSED) < goal:
         if atomic_load(team + TEAM_STOP):
             return False
         looks += 1
@@ -174,6 +177,9 @@ def run_table(table, steps, thread, n_threads, team, count):  # type: ignore[no-
                 if atomic_add(team + TEAM_BARRIER, 1) + 1 < count:
                     if not wait_at_barrier(team, count, load_i64(table + STEP_NEXT), thread):
                         return -1
+                else:
+                    # a cache line of its own: those who wait must not slow down those who arrive
+                    atomic_store(team + TEAM_PASSED, count)
             if atomic_load(team + TEAM_STOP):
                 return -1
         table += STEP_BYTES
@@ -234,6 +240,7 @@ def post(team: int, table: int, table_bytes: int, steps: int, active: int) -> in
     if result < 0:
         # the threads left at different barriers: reset the counter
         atomic_store(team + TEAM_BARRIER, 0)
+        atomic_store(team + TEAM_PASSED, 0)
     return min(result, 0)
 
 
