@@ -10,6 +10,7 @@ from os import PathLike
 from typing import Any, Literal, Self
 
 from llmgen import hub
+from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model
 from llmgen.engine.prompt import Prompt, prompt_ids
 from llmgen.engine.sequence_state import OnPrompt, Reuse
@@ -69,7 +70,8 @@ class LoadedModel:
     ) -> None:
         """Load the model at a path (of a split model, the first part), or of a name as on the command line.
 
-        A known name, such as ``smollm2``, is fetched where the model is not here yet.
+        A known name, such as ``smollm2``, and a place on the hub (``OWNER/REPO:TYPE``) or a URL are fetched
+        where the model is not here yet.
         ``n_ctx`` is the context length in tokens (default: the model's, capped
         to memory), ``n_threads`` the number of threads (default: usable physical
         cores), ``kv_type`` the type of the key-value cache.  ``chat_template``
@@ -79,7 +81,7 @@ class LoadedModel:
         """
         started = time.perf_counter()
         self.params = checked_params(params)
-        file = GGUFFile.open(hub.locate(path) if isinstance(path, str) else path)
+        file = GGUFFile.open(hub.locate(path, available_bytes) if isinstance(path, str) else path)
         self._resources = _Resources(file)
         self._finalizer = weakref.finalize(self, self._resources.close)
         try:

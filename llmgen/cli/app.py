@@ -29,7 +29,7 @@ COMMANDS = {
     "inspect": "Show what is in a model file, and what llmgen will do with it (also: show).",
     "tokenize": "Show the tokens of a text, or the text of tokens.",
     "list": "List the local models, and those that can be fetched (also: ls).",
-    "pull": "Fetch a model into the models folder.",
+    "pull": "Fetch a model ahead of time: a known one, one of the hub, or of a URL.",
     "warmup": "Compile the kernels for this CPU ahead of time.",
 }
 
@@ -131,7 +131,7 @@ def llmgen(
 ) -> None:
     """Run GGUF language models on this computer's CPU.
 
-    MODEL is the path of a .gguf file, or a name that `llmgen list` shows.
+    MODEL is the path of a .gguf file, a name that `llmgen list` shows, or hf.co/OWNER/REPO[:TYPE].
     """
     if context.invoked_subcommand is None:
         print(context.get_help())

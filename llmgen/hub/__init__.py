@@ -5,19 +5,29 @@ Imports neither numpy nor anything that draws on a terminal.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmgen.hub.catalog import KNOWN_MODELS, KnownModel, PackageFile
 from llmgen.hub.fetch import Progress, fetch
 from llmgen.hub.folder import LocalModel, find, local_models, models_folder
+from llmgen.hub.references import HubReference, Reference, UrlReference
+
+if TYPE_CHECKING:
+    from llmgen.hub.remote import Watch
 
 __all__ = [
+    "HubReference",
     "KNOWN_MODELS",
     "KnownModel",
     "LocalModel",
     "PackageFile",
     "Progress",
+    "Reference",
+    "UrlReference",
     "fetch",
+    "fetch_reference",
     "find",
     "local_models",
     "locate",
@@ -25,12 +35,25 @@ __all__ = [
 ]
 
 
-def locate(model: str) -> Path:
-    """The file that MODEL names; a known model that is not here yet is fetched first.
+def locate(model: str, memory: Callable[[], int | None] = lambda: None) -> Path:
+    """The file that MODEL names; one that is known, or lies on the hub or the web, is fetched first.
+
+    ``memory``: the bytes that a model may take which is chosen for its type alone.
 
     Raises:
         ModelFileError: nothing has that name.
         DownloadError: it could not be fetched.
     """
     found = find(model)
-    return found if isinstance(found, Path) else fetch(found, models_folder())
+    if isinstance(found, Path):
+        return found
+    if isinstance(found, KnownModel):
+        return fetch(found, models_folder())
+    return fetch_reference(found, memory())
+
+
+def fetch_reference(reference: Reference, memory: int | None, watch: Watch | None = None) -> Path:
+    """Fetch a model of the hub or the web, unless it is here and unchanged (``remote.py``).  Raises DownloadError."""
+    from llmgen.hub import remote  # what it needs is only needed for a fetch
+
+    return remote.fetch_reference(reference, models_folder(), memory, watch)

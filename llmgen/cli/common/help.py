@@ -67,7 +67,7 @@ EXAMPLES = {
         'llmgen tokenize smollm2 --decode "504 3575 282"',
     ),
     "list": ("llmgen list", "llmgen ls --json"),
-    "pull": ("llmgen pull smollm2",),
+    "pull": ("llmgen pull smollm2", "llmgen pull hf.co/OWNER/REPO:Q4_K_M"),
     "warmup": ("llmgen warmup smollm2",),
 }
 

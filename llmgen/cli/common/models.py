@@ -1,4 +1,4 @@
-"""From MODEL on the command line to a file, which is fetched first if it is a known name."""
+"""From MODEL on the command line to a file, which is fetched first where it is not here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Path of a .gguf file (of a split model, its first part), or a name that `llmgen list` shows.",
+        help="Path of a .gguf file (of a split model, its first part), a name that `llmgen list` shows, "
+        "hf.co/OWNER/REPO[:TYPE], or a URL.",
         autocompletion=complete_model,
         show_default=False,
     ),
@@ -32,7 +33,7 @@ ModelArgument = Annotated[
 
 
 def model_path(model: str) -> Path:
-    """Return the file that MODEL names, fetched first if it is a known model that is not here yet."""
+    """Return the file that MODEL names, fetched first if it is known, or on the hub or the web, and not here yet."""
     found = hub.find(model)
     from llmgen.gguf.faults import explain_lost_pages
 
@@ -40,8 +41,48 @@ def model_path(model: str) -> Path:
     return found if isinstance(found, Path) else fetch(found)
 
 
-def fetch(model: hub.KnownModel) -> Path:
-    """Fetch a known model into the models folder, with progress on stderr."""
+def fetch(model: hub.KnownModel | hub.Reference) -> Path:
+    """Fetch a model, with progress on stderr."""
+    return _fetch_known(model) if isinstance(model, hub.KnownModel) else _fetch_reference(model)
+
+
+def _fetch_reference(reference: hub.Reference) -> Path:
+    """Fetch a model of the hub or the web."""
+    from llmgen.backends.cpu.memory import available_bytes
+    from llmgen.hub.remote import Watch
+
+    name = visible(reference)
+    bar = Bar(f"fetching {name}", number=size)
+    asked = False
+
+    def progress(step: str, done: int, total: int) -> None:
+        nonlocal asked
+        if step == "wait":
+            note(f"another program is fetching {name}; waiting for it")
+            return
+        if not asked and not can_draw():
+            note(f"fetching {name}" + (f": {size(total)}" if total else ""))
+        asked = True
+        bar.total = total
+        bar.update(done)
+
+    try:
+        with bar:
+            path = hub.fetch_reference(reference, available_bytes(), Watch(progress, note))
+    except KeyboardInterrupt:
+        if asked:
+            note(f"{name}: what has arrived is kept; the same command goes on from there")
+        raise
+    if asked:
+        note(f"{name} is in {visible(path)}")
+    return path
+
+
+def _fetch_known(model: hub.KnownModel) -> Path:
+    """Fetch a known model into the models folder, unless it is there."""
+    path = hub.models_folder() / f"{model.name}.gguf"
+    if path.exists():
+        return path
     steps = {
         "download": Bar(f"fetching {model.name}", model.download_bytes, number=size),
         "unpack": Bar("unpacking, checking sha256", model.size, number=size),

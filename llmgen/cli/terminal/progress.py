@@ -36,7 +36,7 @@ class Bar:
         self, what: str = "", total: int = 0, unit: str = "", number: Callable[[int], str] = "{:,}".format
     ) -> None:
         self.what = what
-        self._total = total
+        self.total = total
         self._unit = unit
         self._number = number
         self._can_draw = can_draw()
@@ -56,7 +56,7 @@ class Bar:
         now = time.monotonic()
         if self._begun is None:
             self._begun = now, done
-        elif now - self._last < _EVERY_S and (done < self._total or not self._total):
+        elif now - self._last < _EVERY_S and (done < self.total or not self.total):
             return
         self._last = now
         _draw(self._line(done, note, now))
@@ -68,20 +68,20 @@ class Bar:
 
     def _line(self, done: int, note: str, now: float) -> str:
         """The text; on a narrow terminal the bar is shortened or left out."""
-        if not self._total:
+        if not self.total:
             return _cut(f"{self.what} {self._number(done)} {self._unit}" if done else self.what)
-        amount = f"{self._number(done)}/{self._number(self._total)} {self._unit}".rstrip()
+        amount = f"{self._number(done)}/{self._number(self.total)} {self._unit}".rstrip()
         words = "  ".join(filter(None, (amount, note, self._left(done, now))))
         room = min(_BAR, _width() - len(self.what) - len(words) - 2)
-        bar = f"{_bar(done / self._total, room)} " if room >= _SHORTEST_BAR else ""
+        bar = f"{_bar(done / self.total, room)} " if room >= _SHORTEST_BAR else ""
         return _cut(f"{self.what} {bar}{words}")
 
     def _left(self, done: int, now: float) -> str:
         assert self._begun is not None
         started, before = self._begun
-        if not before < done < self._total:
+        if not before < done < self.total:
             return ""
-        seconds = (now - started) / (done - before) * max(0, self._total - done)
+        seconds = (now - started) / (done - before) * max(0, self.total - done)
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes}:{rest:02} left" if minutes else f"{rest} s left"
 

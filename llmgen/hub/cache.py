@@ -1,0 +1,120 @@
+"""The Hugging Face cache: its files are used in place, and what is fetched is put there for all programs.
+
+    models--OWNER--REPO/refs/main                    the commit that the branch was at
+    models--OWNER--REPO/snapshots/COMMIT/FILE.gguf   a link to
+    models--OWNER--REPO/blobs/HASH                   the file
+
+See "Understand caching" in huggingface_hub's documentation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from llmgen.files import read_bounded, replacing
+from llmgen.hub.contents import Candidate, File, candidates
+from llmgen.hub.references import HubReference, safe_path
+
+_COMMIT = re.compile(r"[0-9a-f]{40}$")
+_FOLDER = re.compile(r"models--(?P<owner>.+?)--(?P<repo>.+)$")
+
+
+def cache_folder() -> Path:
+    """Where the cache is: $HF_HUB_CACHE, else ``hub`` in $HF_HOME, as huggingface_hub reads them."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+class CachedRepository:
+    """The folder of one repository in the cache; it need not exist."""
+
+    def __init__(self, repo_id: str, cache: Path | None = None) -> None:
+        self._cache = cache or cache_folder()
+        self.repo_id = repo_id
+        self.folder = self._cache / f"models--{repo_id.replace('/', '--')}"
+
+    def snapshot(self, revision: str) -> Path | None:
+        """The folder with the files of a branch or commit, as it was when it was last asked for."""
+        commit: str | None = revision
+        if not _COMMIT.match(revision):
+            commit = self._commit_of(revision)
+        if commit is None or not safe_path(commit):
+            return None
+        folder = self.folder / "snapshots" / commit
+        return folder if folder.is_dir() else None
+
+    def _commit_of(self, branch: str) -> str | None:
+        with suppress(OSError), open(self.folder / "refs" / branch, "rb") as file:
+            return (read_bounded(file, 200) or b"").decode("utf-8", "replace").strip() or None
+        return None
+
+    def models(self, revision: str = "main") -> list[Candidate]:
+        """The models in a snapshot of which all files are here."""
+        folder = self.snapshot(revision)
+        if folder is None:
+            return []
+        return [model for model in candidates(_files_below(folder)) if not model.missing]
+
+    def blob(self, name: str) -> Path:
+        """Where the content of that hash is, or will be."""
+        return self.folder / "blobs" / name
+
+    def lock(self, name: str) -> Path:
+        """The lock file of a blob, the same as huggingface_hub's."""
+        return self._cache / ".locks" / self.folder.name / f"{name}.lock"
+
+    def pointer(self, commit: str, path: str) -> Path:
+        """Where a file of a commit is."""
+        return self.folder.joinpath("snapshots", commit, *path.split("/"))
+
+    def add(self, blob: Path, pointer: Path) -> None:
+        """Have the file of a commit lead to its content.  Raises OSError."""
+        pointer.parent.mkdir(parents=True, exist_ok=True)
+        pointer.unlink(missing_ok=True)
+        try:
+            os.symlink(os.path.relpath(blob, pointer.parent), pointer)
+        except OSError:  # Windows, without the right to make links: huggingface_hub moves the file too
+            os.replace(blob, pointer)
+
+    def set_branch(self, branch: str, commit: str) -> None:
+        """Remember the commit that a branch is at.  Raises OSError."""
+        if branch == commit and _COMMIT.match(commit):
+            return
+        path = self.folder / "refs" / branch
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, 0o666) as file:
+            file.write(commit.encode())
+
+
+def repositories(cache: Path | None = None) -> list[CachedRepository]:
+    """The repositories of models in the cache, by name."""
+    cache = cache or cache_folder()
+    try:
+        names = sorted(entry.name for entry in os.scandir(cache) if entry.is_dir())
+    except OSError:
+        return []
+    found = [_FOLDER.match(name) for name in names]
+    return [CachedRepository(f"{name['owner']}/{name['repo']}", cache) for name in found if name]
+
+
+def _files_below(folder: Path) -> list[File]:
+    files = []
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place, name)
+            if name.lower().endswith(".gguf"):
+                with suppress(OSError):  # a link to a file that is gone
+                    files.append(File(path.relative_to(folder).as_posix(), path.stat().st_size))
+    return files
+
+
+def cached(reference: HubReference) -> tuple[Path, list[Candidate]] | None:
+    """The snapshot that a reference names and the models in it; None where nothing of it is here."""
+    repository = CachedRepository(reference.repo_id)
+    folder = repository.snapshot(reference.revision)
+    models = repository.models(reference.revision)
+    return (folder, models) if folder is not None and models else None

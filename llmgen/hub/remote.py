@@ -1,0 +1,204 @@
+"""A model of the hub or of a URL: found where it is here already, fetched where it is not."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmgen.errors import DownloadError
+from llmgen.files import folder_lock
+from llmgen.hub import cache, web
+from llmgen.hub.choice import choose
+from llmgen.hub.contents import Candidate, File
+from llmgen.hub.references import Reference, UrlReference
+from llmgen.hub.repository import Repository, look_up
+from llmgen.hub.space import check_space, disk_errors
+from llmgen.hub.splits import split_of
+from llmgen.hub.transfer import Body, Fetched, transfer
+
+Progress = Callable[[str, int, int], None]
+Say = Callable[[str], None]
+_URLS = "urls"
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who is told how far a fetch is, and in a line, what was decided."""
+
+    progress: Progress = field(default=lambda step, done, total: None)
+    say: Say = field(default=lambda line: None)
+
+
+def find_cached(reference: Reference, models_folder: Path) -> Path | None:
+    """The reference's file where it is here, found without the network."""
+    if isinstance(reference, UrlReference):
+        path = _url_path(reference, models_folder)
+        return path if path.is_file() and not _missing_parts(reference, models_folder) else None
+    found = cache.cached(reference)
+    if found is None:
+        return None
+    folder, models = found
+    with suppress(DownloadError):  # none of them, or several: the hub knows more
+        return folder.joinpath(*choose(models, reference).model.path.split("/"))
+    return None
+
+
+def fetch_reference(
+    reference: Reference, models_folder: Path, memory: int | None = None, watch: Watch | None = None
+) -> Path:
+    """Fetch what the reference names, unless it is here and unchanged; returns its (first) file.
+
+    ``memory``: bytes that a model may take that is chosen for its type alone; None: any.
+
+    Raises:
+        DownloadError: it is not there, cannot be reached, does not fit, or arrives damaged.
+    """
+    watch = watch or Watch()
+    if isinstance(reference, UrlReference):
+        return _fetch_urls(reference, models_folder, watch)
+    repository = look_up(reference)
+    choice = choose(repository.models, reference, memory)
+    if choice.why:
+        watch.say(choice.why)
+    return _Fetch(repository, choice.model, watch).run()
+
+
+class _Fetch:
+    """All files of one model of the hub, into the Hugging Face cache."""
+
+    def __init__(self, repository: Repository, model: Candidate, watch: Watch) -> None:
+        self._repository, self._model, self._watch = repository, model, watch
+        self._here = cache.CachedRepository(repository.reference.repo_id)
+        self._done = 0
+        self._token = web.token()
+
+    def run(self) -> Path:
+        """Fetch what is missing; returns the path of the first file."""
+        with disk_errors(self._model.path, self._here.folder, "HF_HOME"):
+            for folder in (self._here.folder / "blobs", self._here.lock("x").parent):
+                folder.mkdir(parents=True, exist_ok=True)
+            self._check_space()
+            for file in self._model.files:
+                self._one(file)
+            self._here.set_branch(self._repository.reference.revision, self._repository.commit)
+        return self._pointer(self._model.files[0])
+
+    def _pointer(self, file: File) -> Path:
+        return self._here.pointer(self._repository.commit, file.path)
+
+    def _check_space(self) -> None:
+        need = 0
+        for file in self._model.files:
+            if not self._is_here(file):
+                partial = _partial(self._here.blob(self._key(file)))
+                need += max(0, (file.size or 0) - (partial.stat().st_size if partial.exists() else 0))
+        check_space(need, self._here.folder, self._model.path, "HF_HOME")
+
+    def _key(self, file: File) -> str:
+        """The name of a file's content in the cache: its hash, else a name for the time of the fetch."""
+        place = f"{self._repository.commit}/{file.path}"
+        return file.sha256 or file.git_sha1 or hashlib.sha256(place.encode()).hexdigest()
+
+    def _is_here(self, file: File) -> bool:
+        """Whether this version of a file is here; a branch's name, for want of a commit, says no version."""
+        pointer, blob = self._pointer(file), self._here.blob(self._key(file))
+        if not pointer.exists() or (file.size is not None and pointer.stat().st_size != file.size):
+            return False
+        fixed = self._repository.has_commit or (file.sha256 is None and file.git_sha1 is None)
+        return fixed or (blob.exists() and pointer.samefile(blob))
+
+    def _one(self, file: File) -> None:
+        waiting = _once(lambda: self._watch.progress("wait", 0, 0))
+        with folder_lock(self._here.lock(self._key(file)), waiting) as locked:
+            if not self._is_here(file):
+                self._fetch(file, locked)
+        self._done += file.size or 0
+
+    def _fetch(self, file: File, locked: bool) -> None:
+        blob, pointer = self._here.blob(self._key(file)), self._pointer(file)
+        if not blob.exists():
+            partial = _partial(blob) if locked else _private(blob)
+            body = Body(
+                url=self._repository.url(file),
+                what=f"{self._repository.reference.repo_id}/{file.path}",
+                size=file.size,
+                sha256=file.sha256,
+                git_sha1=file.git_sha1,
+                token=self._token,
+                page=self._repository.page,
+                elsewhere="HF_HOME",
+            )
+            fetched = transfer(body, partial, self._report)
+            _tell(body, fetched, self._watch)
+            if not body.has_hash:
+                blob = self._here.blob(fetched.sha256)
+            partial.replace(blob)
+        self._here.add(blob, pointer)
+
+    def _report(self, done: int, total: int) -> None:
+        self._watch.progress("download", self._done + done, self._model.size or 0)
+
+
+def _partial(blob: Path) -> Path:
+    return blob.with_name(f"{blob.name}.llmgen-part")
+
+
+def _private(blob: Path) -> Path:
+    """A partial file of this process alone, where the file system has no locks: it cannot be gone on with."""
+    return blob.with_name(f"{blob.name}.{os.getpid()}.llmgen-part")
+
+
+def _once(call: Callable[[], None]) -> Callable[[], None]:
+    return functools.cache(call)
+
+
+def _tell(body: Body, fetched: Fetched, watch: Watch) -> None:
+    if not fetched.hash_checked:
+        lacks = "no hash" if fetched.size_checked else "neither a hash nor a size"
+        watch.say(f"{body.what}: the server gives {lacks} to check the file with")
+
+
+# -- any other server
+
+
+def _url_path(reference: UrlReference, models_folder: Path) -> Path:
+    """Where the file of a URL is kept: in a folder that the URL decides, under its own name."""
+    key = hashlib.sha256(reference.url.encode()).hexdigest()[:16]
+    return models_folder / _URLS / key / reference.file
+
+
+def _parts(reference: UrlReference) -> list[UrlReference]:
+    split = split_of(reference.url)
+    return [UrlReference(url) for url in split.names()] if split else [reference]
+
+
+def _missing_parts(reference: UrlReference, models_folder: Path) -> list[Path]:
+    folder = _url_path(reference, models_folder).parent
+    return [path for part in _parts(reference) if not (path := folder / part.file).is_file()]
+
+
+def _fetch_urls(reference: UrlReference, models_folder: Path, watch: Watch) -> Path:
+    """The file of a URL, or all parts of a split model, into one folder."""
+    path = _url_path(reference, models_folder)
+    with disk_errors(reference.file, path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        waiting = _once(lambda: watch.progress("wait", 0, 0))
+        with folder_lock(path.parent / ".lock", waiting) as locked:
+            for part in _parts(reference):
+                _fetch_url(part, path.with_name(part.file), locked, watch)
+    return path
+
+
+def _fetch_url(reference: UrlReference, path: Path, locked: bool, watch: Watch) -> None:
+    if path.exists():
+        return
+    partial = _partial(path) if locked else _private(path)
+    body = Body(reference.url, reference.file)
+    fetched = transfer(body, partial, lambda done, total: watch.progress("download", done, total))
+    _tell(body, fetched, watch)
+    partial.replace(path)

@@ -1,0 +1,29 @@
+"""A hub of the test's own, and folders that nothing is in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hub_server
+from hub_server import Hub
+
+
+@pytest.fixture
+def hub_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub that llmgen asks, with an empty cache and an empty models folder; pauses between attempts take no time."""
+    from huggingface_hub import constants
+
+    with hub_server.serving() as hub:
+        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("NO_PROXY", "*")
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("LLMGEN_MODELS", str(tmp_path / "models"))
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "hf" / "token"))
+        monkeypatch.setattr("llmgen.hub.transfer.PAUSES_S", (0.0,) * 5)
+        yield hub
