@@ -36,7 +36,7 @@ _FOOT = """
 Of models that write by diffusion, `LLM.logits` computes the logits of a text with its masks, in one run;
 filling the masks in is not there yet, so `llmgen run` and the others refuse them.
 
-Not here yet: mixtures of experts, recurrent and hybrid layers, and latent attention. A file of an
+Not here yet: mixtures of experts, latent attention, and some models with recurrent layers. A file of an
 architecture that is not here is refused with the nearest names.
 """
 _KINDS = {"layers": "layers", "yarn": "YaRN", "scale": "scale"}

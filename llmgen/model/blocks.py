@@ -32,13 +32,15 @@ class PreNorm(Decoder):
     """Whether each head of q and k has an RMS norm."""
     ff_norm: ClassVar[str] = "ffn_norm"
     """The name of the norm before the feed-forward."""
+    last_norm: ClassVar[str] = "output_norm"
+    """The name of the norm before the output matrix."""
 
     def forward(self, b: Ops, w: Weights, states: Sequence[StateHandle]) -> None:
         ropes = self.ropes(b, w)
         x = self.embedded(b, w)
         for layer in self.layers:
             x = self.block(b, w, x, layer, states[layer], ropes[layer])
-        self.finish(b, w, self.norm(b, w, x, "output_norm"))
+        self.finish(b, w, self.norm(b, w, x, self.last_norm))
 
     def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
         """The rotation of each layer."""

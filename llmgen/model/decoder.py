@@ -104,10 +104,12 @@ class Decoder(ABC):
 
     def states(self) -> list[State]:
         """The states of a sequence, in the order in which ``forward`` gets them: by default a KV state a layer."""
-        return [
-            KV(self.kv_heads(i), self.head_dim, self.value_dim, self.window_of(i), causal=self.causal)
-            for i in self.layers
-        ]
+        return [self.kv_state(layer) for layer in self.layers]
+
+    def kv_state(self, layer: int) -> KV:
+        """The keys and values of a layer."""
+        sizes = self.kv_heads(layer), self.head_dim, self.value_dim
+        return KV(*sizes, self.window_of(layer), causal=self.causal)
 
     @property
     def layers(self) -> range:

@@ -101,14 +101,60 @@ class Ops(Protocol):
         """activation(x), value by value.
 
         activation: 'silu', 'gelu' (its tanh form), 'gelu_erf' (the exact one), 'gelu_quick',
-        'relu', 'relu_squared' or 'sigmoid'.
+        'relu', 'relu_squared', 'sigmoid', 'softplus' or 'exp'.
         """
 
     def gated(self, gate: Value, up: Value, activation: str) -> Value:
-        """activation(gate) * up, of the same shape; every activation but 'relu_squared'."""
+        """activation(gate) * up, of the same shape; the activations up to 'relu' above, and 'sigmoid'."""
 
     def gate_heads(self, x: Value, gate: Value) -> Value:
         """Each head of x times the sigmoid of its gate; gate: [tokens, n_heads]."""
+
+    def head_part(self, x: Value, n_heads: int, first: int, count: int) -> Value:
+        """Of each of the n_heads heads of x the ``count`` values from ``first`` on: [tokens, n_heads * count]."""
+
+    def convolve(self, x: Value, w: Vector, bias: Vector | None, state: StateHandle) -> Value:
+        """Each column of x with its own weights over the last tokens, a causal convolution: [tokens, x.n].
+
+        The sum over i < taps of w[i] * (x of the token taps - 1 - i tokens earlier), plus bias.
+        w: [taps, x.n], with at least two taps; state: ``Recurrent(x.n, taps - 1)``, the inputs
+        before the run's first token, zeros before the first of all.
+        """
+
+    def linear_attend(
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        decay: Value | Vector,
+        state: StateHandle,
+        n_heads: int,
+        *,
+        write: Value | None = None,
+        skip: Vector | None = None,
+        delta: bool = False,
+        tiled: bool = False,
+    ) -> Value:
+        """q S + skip * v, where S sums up k v^T and forgets: [tokens, n_heads * value_dim].
+
+        For each head and token S = decay * S + k (write * v)^T, S being [key_dim, value_dim] of
+        ``Recurrent(value_dim, n_heads * key_dim)``.  With ``delta`` what k finds in the decayed S is taken
+        off v first, so that it is replaced: the delta rule.
+        q, k: [tokens, n * key_dim], with n heads that n_heads is a multiple of; each serves neighbours,
+        or where ``tiled`` is set every n-th head.  decay: [tokens, n_heads], one factor for a head, or
+        [tokens, n_heads * key_dim], one for each row of S; write: [tokens, n_heads], 1 if missing;
+        skip: [n_heads].
+        """
+
+    def selective_scan(
+        self, x: Value, step: Value, a: Vector, b: Value, c: Value, skip: Vector, state: StateHandle
+    ) -> Value:
+        """Mamba's scan, in which each column of x has a state h of its own: [tokens, x.n].
+
+        For each token and column h = exp(step * a) * h + step * x * b; the result is c . h + skip * x.
+        step: [tokens, x.n]; a: [size, x.n]; b, c: [tokens, size]; skip: [x.n]; state:
+        ``Recurrent(x.n, size)``.
+        """
 
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
         """x @ w.T + bias for the tokens whose logits are wanted, soft-capped.  Ends the forward pass."""

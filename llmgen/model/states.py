@@ -33,12 +33,13 @@ class KV:
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A state of fixed size that every token replaces: ``n`` float32 values.
+    """A state of fixed size that every token replaces: ``rows`` rows of ``n`` float32 values, zeros at first.
 
     It cannot be cut back to an earlier length, except to one at which it was copied.
     """
 
     n: int
+    rows: int = 1
 
 
 State = KV | Recurrent

@@ -6,7 +6,7 @@ checks the whole file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,6 +31,10 @@ class Matrix:
     def rows(self, first: int, count: int) -> Matrix:
         """``count`` rows from ``first`` on, as a matrix."""
         return replace(self, n_rows=count, first_row=self.first_row + first)
+
+    def parts(self, sizes: Sequence[int]) -> list[Matrix]:
+        """The rows cut into parts of the given sizes."""
+        return [self.rows(sum(sizes[:i]), n) for i, n in enumerate(sizes)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +85,13 @@ class Weights:
             values = _as_float32(self._tensor(name, (n,) if rows == 1 else (n, rows)))
             self._vectors[key] = Vector(name, values if rows == 1 else values.reshape(rows, n))
         return self._vectors[key]
+
+    def column(self, name: str, n: int) -> Vector:
+        """The float vector ``name`` of n values, which the file may have as n rows of one value."""
+        if self.shape(name) == (n,):
+            return self.vector(name, n)
+        rows = self.vector(name, 1, n)
+        return self.derived(f"{name}[:, 0]", lambda: rows.values.reshape(n))
 
     def ones(self, n: int) -> Vector:
         """A vector of ones, for a norm without weights."""

@@ -16,18 +16,18 @@ from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Value
 from llmgen.backends.cpu.recorder import (
     COUNT_TOKENS,
     Heads,
-    Recorder,
     Rows,
     padded_units,
     real_units,
     rows_unit,
     share,
 )
+from llmgen.backends.cpu.recurrent_recorder import RecurrentRecorder
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.model.weights import Matrix, Vector
 
 
-class DecodeRecorder(Recorder):
+class DecodeRecorder(RecurrentRecorder):
     """Generated tokens, 1 to MAX_COLUMNS."""
 
     max_tokens = MAX_COLUMNS

@@ -17,7 +17,8 @@ from llmgen.backends.cpu.kernels.layout import (
     row_state_bytes,
 )
 from llmgen.backends.cpu.plan import EVERYTHING, Access, Each, Step, Value
-from llmgen.backends.cpu.recorder import TOKENS, Recorder, share
+from llmgen.backends.cpu.recorder import TOKENS, share
+from llmgen.backends.cpu.recurrent_recorder import RecurrentRecorder
 from llmgen.backends.cpu.runtime.caches import panels_together
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.model.weights import Matrix, Vector
@@ -27,7 +28,7 @@ PANEL_COLUMNS = 1024
 activations of a tile, stay in the first cache."""
 
 
-class PrefillRecorder(Recorder):
+class PrefillRecorder(RecurrentRecorder):
     """Prompt tokens, up to ``chunk`` of one sequence or several."""
 
     split_tokens = 1

@@ -357,6 +357,24 @@ class Recorder(ABC):
         )
         return out
 
+    def head_part(self, x: Value, n_heads: int, first: int, count: int) -> Value:
+        start, last = self._head_range(n_heads)
+        partition = self._head_partition(n_heads)
+        out = self.value(n_heads * count, private=False, partition=partition)
+        reads = partition if x.partition == partition else EVERYTHING
+        self.emit(
+            "pointwise:head_part",
+            [(x, TOKENS if self.split_tokens else reads, False), (out, partition, True)],
+            x=x,
+            out=out,
+            first=start,
+            last=last,
+            head_dim=x.n // n_heads,
+            start=first,
+            n=count,
+        )
+        return out
+
     @abstractmethod
     def gated(self, gate: Value, up: Value, activation: str) -> Value: ...
 

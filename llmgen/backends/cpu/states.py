@@ -140,28 +140,32 @@ class PlacedKV:
 
 @dataclass(frozen=True)
 class PlacedRecurrent:
-    """``n`` float32 values at ``offset`` that every token replaces."""
+    """Float32 values at ``offset`` that every token replaces; the kernels of kernels/recurrent.py say in what order.
 
-    n: int
+    Every row has room for whole vectors.
+    """
+
+    n: int  # values of a row
+    rows: int
     offset: int
     nbytes: int
     needs_checkpoint = True
 
     @classmethod
     def place(cls, spec: Recurrent, offset: int) -> PlacedRecurrent:
-        return cls(spec.n, offset, page(4 * spec.n))
+        return cls(spec.n, spec.rows, offset, page(row_bytes(spec.n) * spec.rows))
 
     def bytes_for(self, n_tokens: int) -> int:
-        return 4 * self.n
+        return row_bytes(self.n) * self.rows
 
     def shortest_cut(self, written: int) -> int:
         return written + 1
 
     def spans(self, first: int, written: int) -> Iterator[Span]:
-        yield self.offset, self.offset + 4 * self.n
+        yield self.offset, self.offset + self.bytes_for(0)
 
     def signature(self) -> list[int]:
-        return [self.n]
+        return [self.n, self.rows]
 
     def accepts(self, signature: list[int], written: int) -> bool:
         return signature == self.signature()
@@ -204,6 +208,11 @@ class StateLayout:
     def bytes_for(self, n_tokens: int) -> int:
         """Bytes that a context of n_tokens takes, windows taken into account."""
         return sum(state.bytes_for(n_tokens) for state in self.states)
+
+
+def row_bytes(n: int) -> int:
+    """Bytes of n float32 values, rounded up to whole vectors."""
+    return -(-n // 16) * 64
 
 
 def page(nbytes: int) -> int:

@@ -71,6 +71,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": relu,
     "relu_squared": lambda x: relu(x) ** 2,
     "sigmoid": sigmoid,
+    "softplus": lambda x: np.logaddexp(x.dtype.type(0), x),
+    "exp": np.exp,
 }
 """By the names of ``model.ops``."""
 
@@ -144,6 +146,46 @@ def attention(
                 scores = np.append(scores, q.dtype.type(sinks[head]))
             out[i, head] = softmax(scores)[: end - start] @ values
     return out
+
+
+def convolution(x: Array, w: Array, before: Array) -> tuple[Array, Array]:
+    """Causal convolution of each column: x [n, width], w [taps, width], before [taps - 1, width] -> [n, width].
+
+    Also returns the last taps - 1 inputs, which stand before the next token.
+    """
+    inputs = np.concatenate([before, x])
+    out = sum(w[i] * inputs[i : i + len(x)] for i in range(len(w)))
+    return np.asarray(out), inputs[len(x) :]
+
+
+def linear_attention(
+    q: Array, k: Array, v: Array, decay: Array, write: Array, state: Array, delta: bool
+) -> tuple[Array, Array]:
+    """Attention without a softmax, over a state that decays; one token after another.
+
+    q, k [n, heads, d], v [n, heads, dv], decay [n, heads, 1 or d], write [n, heads], state [heads, d, dv].
+    Returns [n, heads, dv] and the new state.  Without ``delta`` the recurrent form of Mamba 2
+    (Dao and Gu, arXiv:2405.21060), with it the gated delta rule (Yang et al., arXiv:2412.06464).
+    """
+    out = np.empty_like(v)
+    for t in range(len(q)):
+        state = state * decay[t, :, :, None]
+        value = v[t] - np.einsum("hi,hij->hj", k[t], state) if delta else v[t]
+        state = state + k[t, :, :, None] * (write[t, :, None] * value)[:, None, :]
+        out[t] = np.einsum("hi,hij->hj", q[t], state)
+    return out, state
+
+
+def selective_scan(x: Array, step: Array, a: Array, b: Array, c: Array, state: Array) -> tuple[Array, Array]:
+    """Mamba's recurrence (Gu and Dao, arXiv:2312.00752): x, step [n, width], a, state [size, width], b, c [n, size].
+
+    Returns [n, width] and the new state.
+    """
+    out = np.empty_like(x)
+    for t in range(len(x)):
+        state = np.exp(step[t] * a) * state + b[t, :, None] * (step[t] * x[t])
+        out[t] = c[t] @ state
+    return out, state
 
 
 def quantize_blocks(x: Array) -> tuple[Array, Array]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.numpy.functions import Array
-from llmgen.backends.numpy.ops import KVState, Matrices, NumpyOps, Precision
-from llmgen.errors import ContextFullError, UnsupportedModelError
+from llmgen.backends.numpy.ops import KVState, Matrices, NumpyOps, Precision, RecurrentState
+from llmgen.errors import ContextFullError
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import read_model
 from llmgen.model.runs import Part, Role
@@ -25,9 +25,10 @@ class NumpySequence:
         self.states = [_new_state(spec, dtype) for spec in specs]
 
     def truncate(self, n: int) -> None:
-        """Cut back to n tokens."""
-        for state in self.states:
-            state.cut(n)
+        """Cut back to n tokens; raises ContextFullError where a recurrent state has to go back to more than 0."""
+        if n != self.length:
+            for state in self.states:
+                state.cut(n)
         self.length = n
 
     def clear(self) -> None:
@@ -35,10 +36,8 @@ class NumpySequence:
         self.truncate(0)
 
 
-def _new_state(spec: State, dtype: Any) -> KVState:
-    if not isinstance(spec, KV):
-        raise UnsupportedModelError("the numpy backend has no recurrent states yet; use the cpu backend")
-    return KVState(spec, dtype)
+def _new_state(spec: State, dtype: Any) -> KVState | RecurrentState:
+    return KVState(spec, dtype) if isinstance(spec, KV) else RecurrentState(spec, dtype)
 
 
 class NumpyModel:

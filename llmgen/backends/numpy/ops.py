@@ -11,9 +11,10 @@ import numpy as np
 from llmgen.backends.numpy import functions
 from llmgen.backends.numpy.dequantize import dequantize
 from llmgen.backends.numpy.functions import Array
+from llmgen.errors import ContextFullError
 from llmgen.gguf import GGMLType
 from llmgen.model.rope import Rope
-from llmgen.model.states import KV
+from llmgen.model.states import KV, Recurrent
 from llmgen.model.weights import Matrix, Vector
 
 FLOAT_TYPES = (GGMLType.F64, GGMLType.F32, GGMLType.F16, GGMLType.BF16)
@@ -55,6 +56,19 @@ class KVState:
     def cut(self, n: int) -> None:
         """Forget what lies behind the first n positions."""
         self.k, self.v = self.k[:n], self.v[:n]
+
+
+class RecurrentState:
+    """The state of one layer and sequence that every token replaces: float [rows, n]."""
+
+    def __init__(self, spec: Recurrent, dtype: Any) -> None:
+        self.values: Array = np.zeros((spec.rows, spec.n), dtype)
+
+    def cut(self, n: int) -> None:
+        """Forget everything; there is no way back to another length."""
+        if n:
+            raise ContextFullError(f"a recurrent state cannot be cut back to {n} tokens; start from 0")
+        self.values = np.zeros_like(self.values)
 
 
 class Matrices:
@@ -179,6 +193,53 @@ class NumpyOps:
 
     def gate_heads(self, x: Value, gate: Value) -> Value:
         return self._flat(self._heads(x, gate.n) * functions.sigmoid(gate.x)[..., None])
+
+    def head_part(self, x: Value, n_heads: int, first: int, count: int) -> Value:
+        return self._flat(self._heads(x, n_heads)[..., first : first + count])
+
+    def convolve(self, x: Value, w: Vector, bias: Vector | None, state: RecurrentState) -> Value:
+        y, state.values = functions.convolution(x.x, w.values.astype(x.x.dtype), state.values)
+        return Value(y if bias is None else y + bias.values.astype(y.dtype))
+
+    def linear_attend(
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        decay: Value | Vector,
+        state: RecurrentState,
+        n_heads: int,
+        *,
+        write: Value | None = None,
+        skip: Vector | None = None,
+        delta: bool = False,
+        tiled: bool = False,
+    ) -> Value:
+        memory = state.values.reshape(n_heads, -1, state.values.shape[1])
+        n_own = q.n // memory.shape[1]
+        own = [h % n_own if tiled else h // (n_heads // n_own) for h in range(n_heads)]
+        queries, keys = (self._heads(value, n_own)[:, own] for value in (q, k))
+        values, ones = self._heads(v, n_heads), np.ones((len(v.x), 1), v.x.dtype)
+        y, memory = functions.linear_attention(
+            queries,
+            keys,
+            values,
+            (ones * self._second(decay)).reshape(len(v.x), n_heads, -1),
+            ones * np.ones(n_heads) if write is None else write.x,
+            memory,
+            delta,
+        )
+        state.values = memory.reshape(state.values.shape)
+        return self._flat(y if skip is None else y + skip.values.astype(y.dtype)[:, None] * values)
+
+    def selective_scan(
+        self, x: Value, step: Value, a: Vector, b: Value, c: Value, skip: Vector, state: RecurrentState
+    ) -> Value:
+        dtype = x.x.dtype
+        y, state.values = functions.selective_scan(
+            x.x, step.x, a.values.astype(dtype), b.x, c.x, state.values
+        )
+        return Value(y + skip.values.astype(dtype) * x.x)
 
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
         wanted = Value(x.x[len(x.x) - self._n_logits :])

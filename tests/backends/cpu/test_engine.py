@@ -163,11 +163,12 @@ def test_long_context_without_a_window() -> None:
 
 def bit_variants() -> list[Path]:
     quantized = [build_arch("gemma3-dense", "q4_0"), build_arch("llama-dense", "q8_0")]
-    # windows; sinks and scales; slopes, learned positions and clamps
-    return [*quantized, *map(build_arch, ("olmo2-dense", "granite_swa-dense", "mpt-dense"))]
+    # windows; sinks and scales; slopes, learned positions and clamps; recurrent states
+    names = ("olmo2-dense", "granite_swa-dense", "mpt-dense", "qwen35-dense")
+    return [*quantized, *map(build_arch, names)]
 
 
-@pytest.mark.parametrize("index", range(5))
+@pytest.mark.parametrize("index", range(6))
 @pytest.mark.parametrize("kv_type", ["f16", "f32"])
 def test_chunks_and_threads_do_not_change_a_bit(index: int, kv_type: str) -> None:
     path, tokens = bit_variants()[index], np.random.default_rng(6).integers(0, 128, 150)

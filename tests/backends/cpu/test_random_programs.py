@@ -18,11 +18,13 @@ import llmgen.backends.cpu.model as engine
 from archs import build_arch
 from llmgen.backends.cpu.model import Model
 from llmgen.backends.cpu.runtime.thread_policy import ThreadPolicy
+from llmgen.backends.numpy import functions
 from llmgen.backends.numpy.functions import ACTIVATIONS, layer_norm, rms_norm
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs.llama import Llama
 from llmgen.model.ops import Ops
-from llmgen.model.weights import Weights
+from llmgen.model.states import Recurrent, State
+from llmgen.model.weights import Vector, Weights
 
 N_EMBD, N_FF = 256, 384
 MATRICES = {  # name: rows, columns
@@ -39,7 +41,26 @@ MATRICES = {  # name: rows, columns
 KINDS = [
     *("rms", "layer", "linear", "linear", "linear", "bias", "add", "add", "add", "silu", "gelu", "sigmoid"),
     *("only gelu", "only silu", "only relu", "times", "times row", "add row", "scale", "clamp", "gate"),
+    *("only softplus", "turn", "convolve", "attend", "delta", "scan"),
 ]
+HEADS, KEY_DIM, SIZE, TAPS = 4, 8, 6, 3
+N_PROMPT, N_ALONE = 21, 5
+"""Tokens of the prompt, and generated ones of as many sequences."""
+
+
+def state_of(kind: str, width: int) -> Recurrent | None:
+    """The state that an operation on so many values needs."""
+    return {
+        "convolve": Recurrent(width, TAPS - 1),
+        "scan": Recurrent(width, SIZE),
+        "attend": Recurrent(width // HEADS, HEADS * KEY_DIM),
+        "delta": Recurrent(width // HEADS, HEADS * KEY_DIM),
+    }.get(kind)
+
+
+def row(n: int, seed: int, low: float = -0.5) -> np.ndarray:
+    """A vector of weights."""
+    return np.random.default_rng(seed).uniform(low, 0.5, n).astype(np.float32)
 
 
 def random_ops(rng: random.Random) -> list[tuple[Any, ...]]:
@@ -63,11 +84,46 @@ def random_ops(rng: random.Random) -> list[tuple[Any, ...]]:
     return ops
 
 
+def widths_of(ops: list[tuple[Any, ...]]) -> list[int]:
+    """How many values each value has."""
+    widths = [N_EMBD]
+    for kind, x, y in ops:
+        widths.append(MATRICES[y[6:]][0] if kind in ("linear", "bias") else widths[x])
+    return widths
+
+
+def states_of(ops: list[tuple[Any, ...]]) -> list[State]:
+    """The states of all operations, in order."""
+    found = [state_of(kind, widths_of(ops)[x]) for kind, x, _ in ops]
+    return [state for state in found if state]
+
+
+def recurred(b: Ops, w: Weights, kind: str, x: Any, y: Any, state: Any) -> Any:
+    """An operation over a state; what it needs besides x is taken from parts of y."""
+
+    def fixed(name: str, *shape: int) -> Vector:
+        return w.derived(f"{name}{shape}", lambda: row(int(np.prod(shape)), len(name)).reshape(shape))
+
+    if kind == "convolve":
+        return b.convolve(x, fixed("taps", TAPS, x.n), fixed("bias", x.n), state)
+    if kind == "scan":
+        step = b.activate(y, "sigmoid")
+        parts = (b.head_part(y, 1, first, SIZE) for first in (0, SIZE))
+        return b.selective_scan(x, step, fixed("a", SIZE, x.n), *parts, fixed("skip", x.n), state)
+    q, k = (b.head_part(y, 2, first, KEY_DIM) for first in (3, 16))
+    k = b.scale(b.activate(k, "sigmoid"), 0.25)
+    decay, write = (b.activate(b.head_part(y, HEADS, first, 1), "sigmoid") for first in (0, 5))
+    options: dict[str, Any] = (
+        {"delta": True, "tiled": True} if kind == "delta" else {"skip": fixed("d", HEADS)}
+    )
+    return b.linear_attend(q, k, x, decay, state, HEADS, write=write, **options)
+
+
 def recorded(ops: list[tuple[Any, ...]]) -> Callable[[Llama, Ops, Weights, Any], None]:
     """The operations as the forward pass of an architecture."""
 
     def forward(c: Llama, b: Ops, w: Weights, states: Any) -> None:
-        values = [b.embed(w.matrix("token_embd", c.vocab_size, N_EMBD))]
+        values, slots = [b.embed(w.matrix("token_embd", c.vocab_size, N_EMBD))], iter(states)
         norm = w.vector("blk.0.attn_norm", N_EMBD)
         for kind, x, y in ops:
             if kind in ("linear", "bias"):
@@ -89,6 +145,10 @@ def recorded(ops: list[tuple[Any, ...]]) -> Callable[[Llama, Ops, Weights, Any],
                 values.append(b.clamp(values[x], 0.5))
             elif kind == "gate":
                 values.append(b.gate_heads(values[x], values[y]))  # heads of one value
+            elif kind == "turn":
+                values.append(b.head_part(values[x], 1, 0, values[x].n))
+            elif state_of(kind, N_EMBD):
+                values.append(recurred(b, w, kind, values[x], values[y], next(slots)))
             elif kind.startswith("only "):
                 values.append(b.activate(values[x], kind.removeprefix("only ")))
             else:
@@ -96,6 +156,31 @@ def recorded(ops: list[tuple[Any, ...]]) -> Callable[[Llama, Ops, Weights, Any],
         b.logits(values[-1], w.matrix("output", c.vocab_size, N_EMBD))
 
     return forward
+
+
+def sequences(values: np.ndarray) -> list[np.ndarray]:
+    """The tokens of the prompt, then each generated one by itself."""
+    return np.split(values, range(N_PROMPT, N_PROMPT + N_ALONE))
+
+
+def recurrence(kind: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """``recurred`` in numpy, for the tokens of one sequence."""
+    n, width = x.shape
+    if kind == "convolve":
+        taps = row(TAPS * width, 4).reshape(TAPS, width).astype(x.dtype)
+        return functions.convolution(x, taps, np.zeros((TAPS - 1, width)))[0] + row(width, 4)
+    if kind == "scan":
+        a, b, c = row(SIZE * width, 1).reshape(SIZE, width), y[:, :SIZE], y[:, SIZE : 2 * SIZE]
+        step = ACTIVATIONS["sigmoid"](y)
+        return functions.selective_scan(x, step, a, b, c, np.zeros((SIZE, width)))[0] + row(width, 4) * x
+    delta, twos, fours = kind == "delta", y.reshape(n, 2, -1), y.reshape(n, HEADS, -1)
+    own = [0, 1, 0, 1] if delta else [0, 0, 1, 1]
+    q, k = twos[:, own, 3 : 3 + KEY_DIM], 0.25 * ACTIVATIONS["sigmoid"](twos[:, own, 16 : 16 + KEY_DIM])
+    decay, write = (ACTIVATIONS["sigmoid"](fours[..., first]) for first in (0, 5))
+    v = x.reshape(n, HEADS, -1)
+    state = np.zeros((HEADS, KEY_DIM, v.shape[2]))
+    out, _ = functions.linear_attention(q, k, v, decay[..., None], write, state, delta)
+    return (out if delta else out + row(HEADS, 1)[:, None] * v).reshape(x.shape)
 
 
 def computed(
@@ -125,6 +210,11 @@ def computed(
             values.append(np.clip(values[x], -0.5, 0.5))
         elif kind == "gate":
             values.append(values[x] * ACTIVATIONS["sigmoid"](values[y]))
+        elif kind == "turn":
+            values.append(values[x])
+        elif state_of(kind, N_EMBD):
+            pairs = zip(sequences(values[x]), sequences(values[y]), strict=True)
+            values.append(np.concatenate([recurrence(kind, *pair) for pair in pairs]))
         elif kind.startswith("only "):
             values.append(ACTIVATIONS[kind.removeprefix("only ")](values[x]))
         else:
@@ -143,8 +233,8 @@ def run(model: Model, ids: list[int]) -> np.ndarray:
     """Logits as a prompt, then as five generated tokens of different sequences."""
     prompt = poisoned(model).prefill(model.new_sequence(), ids, logits="all")
     assert prompt is not None
-    seqs = [model.new_sequence() for _ in range(5)]
-    generated = poisoned(model).decode(seqs, ids[:5]).copy()
+    seqs = [model.new_sequence() for _ in range(N_ALONE)]
+    generated = poisoned(model).decode(seqs, ids[:N_ALONE]).copy()
     alone = poisoned(model).decode([model.new_sequence()], ids[:1])
     np.testing.assert_array_equal(alone[0], generated[0])
     return np.concatenate([prompt, generated])
@@ -168,6 +258,21 @@ def test_random_architectures(seed: int, kind: str, monkeypatch: pytest.MonkeyPa
     check(random_ops(random.Random(seed)), seed, kind, monkeypatch)
 
 
+@pytest.mark.parametrize("seed", range(100, 108))
+def test_random_recurrences(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among other operations, so that what they read and write is shared out in every way."""
+    rng = random.Random(seed)
+    ops = random_ops(rng)
+    for i, (kind, x, y) in enumerate(ops[:-1]):
+        if (
+            state_of(kind, N_EMBD) is None
+            and kind not in ("linear", "bias", "rms", "layer")
+            and "row" not in kind
+        ):
+            ops[i] = (rng.choice([kind, "convolve", "attend", "delta", "scan"]), x, y)
+    check(ops, seed, "f32", monkeypatch)
+
+
 @pytest.mark.parametrize(
     "ops",
     [
@@ -185,8 +290,9 @@ def test_sums_into_the_matrix_product(ops: list[tuple[Any, ...]], monkeypatch: p
 
 def check(ops: list[tuple[Any, ...]], seed: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Llama, "forward", recorded(ops))
+    monkeypatch.setattr(Llama, "states", lambda _: states_of(ops))
     monkeypatch.setattr(engine, "check_all_read", lambda *_: None)  # these read a few of the file's tensors
-    ids = np.random.default_rng(seed).integers(0, 128, 21).tolist()
+    ids = np.random.default_rng(seed).integers(0, 128, N_PROMPT).tolist()
     with GGUFFile.open(build_arch("llama-dense", kind)) as file:
         results = []
         for n_threads in (1, 2, 3):
@@ -196,6 +302,6 @@ def check(ops: list[tuple[Any, ...]], seed: int, kind: str, monkeypatch: pytest.
         for other in results[1:]:
             np.testing.assert_array_equal(other, results[0])
         if kind == "f32":
-            expected = computed(ops, weights_of(file), ids + ids[:5], model.config.norm_eps)
+            expected = computed(ops, weights_of(file), ids + ids[:N_ALONE], model.config.norm_eps)
             error = np.sum((results[0] - expected) ** 2) / np.sum(expected**2)
             assert error < 1e-8

@@ -52,7 +52,8 @@ def test_bytes(kv_type: str, element: int) -> None:
     ring = layout(KV(1, 16, 16, window=100), kv_type=kv_type)
     blocks = -(-(100 + 64) // KEY_BLOCK) + 1
     assert ring.bytes_for(1024) == ring.bytes_for(10000) == blocks * KEY_BLOCK * 2 * 16 * element
-    assert layout(Recurrent(10)).bytes_for(5) == layout(Recurrent(10)).bytes_for(1000) == 40
+    assert layout(Recurrent(10)).bytes_for(5) == layout(Recurrent(10)).bytes_for(1000) == 64  # whole vectors
+    assert layout(Recurrent(20, rows=3)).bytes_for(1) == 3 * 128
     assert layout(Recurrent(10)).bytes_per_token == 0
 
 
@@ -71,9 +72,10 @@ def test_signatures_tell_layouts_apart() -> None:
     assert not state.accepts(longer.signature(), 1025)
     assert not state.accepts(other.signature(), 10)
     assert not state.accepts([1], 10)
-    [recurrent_state] = layout(Recurrent(8)).states
-    assert recurrent_state.accepts([8], 10)
-    assert not recurrent_state.accepts([9], 10)
+    [recurrent_state] = layout(Recurrent(8, rows=2)).states
+    assert recurrent_state.accepts([8, 2], 10)
+    assert not recurrent_state.accepts([9, 2], 10)
+    assert not recurrent_state.accepts([8, 3], 10)
 
 
 def test_a_ring_forgets_block_by_block() -> None:

@@ -197,6 +197,94 @@ class PerHead(NamedTuple):
     control: Any
 
 
+class HeadPart(NamedTuple):
+    """pointwise:head_part: of heads first..last of x the ``count`` values from ``start`` on."""
+
+    x: Any
+    x_stride: Any
+    out: Any
+    out_stride: Any
+    first: Any
+    last: Any
+    head_dim: Any
+    start: Any
+    n: Any  # values taken of each head
+    split_tokens: Any
+    control: Any
+
+
+class Convolve(NamedTuple):
+    """recurrent:convolve: columns first..last, for all tokens."""
+
+    x: Any
+    x_stride: Any
+    weight: Any  # float32 [taps][columns]
+    weight_row: Any  # bytes of a row of it
+    bias: Any  # float32 [columns], or 0
+    taps: Any
+    state_at: Any  # bytes from the sequence's memory to the state
+    state_row: Any  # bytes of a row of the state
+    out: Any
+    out_stride: Any
+    first: Any
+    last: Any
+    control: Any
+
+
+class LinearAttend(NamedTuple):
+    """recurrent:linear_attend, delta_rule: heads first..last, for all tokens."""
+
+    q: Any  # float32 [tokens][n_keys][key_dim]
+    q_stride: Any
+    k: Any
+    k_stride: Any
+    v: Any  # float32 [tokens][heads][value_dim]
+    v_stride: Any
+    decay: Any  # float32 [tokens][heads][decay_width]
+    decay_stride: Any  # 0: the same for all tokens
+    decay_width: Any  # 1: one for a head; key_dim: one for each row of the state
+    decay_step: Any  # bytes from one row's decay to the next: 0 or 4
+    write: Any  # float32 [tokens][heads], or 0
+    write_stride: Any
+    skip: Any  # float32 [heads], or 0
+    key_dim: Any
+    value_dim: Any
+    n_keys: Any  # heads of q and k
+    group: Any  # heads that each of them serves
+    tiled: Any  # 1: every n_keys-th head; 0: neighbours
+    state_at: Any
+    out: Any
+    out_stride: Any
+    scratch: Any  # 64 bytes
+    first: Any
+    last: Any
+    control: Any
+
+
+class SelectiveScan(NamedTuple):
+    """recurrent:selective_scan: columns first..last, for all tokens."""
+
+    x: Any
+    x_stride: Any
+    step: Any  # float32 [tokens][columns]
+    step_stride: Any
+    a: Any  # float32 [size][columns]
+    a_row: Any  # bytes of a row of it
+    b: Any  # float32 [tokens][size]
+    b_stride: Any
+    c: Any
+    c_stride: Any
+    skip: Any  # float32 [columns]
+    size: Any  # of each column's state
+    state_at: Any
+    state_row: Any
+    out: Any
+    out_stride: Any
+    first: Any
+    last: Any
+    control: Any
+
+
 class AddRow(NamedTuple):
     """pointwise:add_row: x += y, in place."""
 
@@ -302,19 +390,26 @@ TABLES: dict[str, type[Any]] = {
     "pointwise:add_row": AddRow,
     "pointwise:clamp": UnaryWith,
     "pointwise:copy": Copy,
+    "pointwise:exp": Unary,
     "pointwise:gate_heads": PerHead,
     "pointwise:gelu": Unary,
     "pointwise:gelu_erf": Unary,
     "pointwise:gelu_quick": Unary,
+    "pointwise:head_part": HeadPart,
     "pointwise:relu": Unary,
     "pointwise:relu_squared": Unary,
     "pointwise:scale": UnaryWith,
     "pointwise:sigmoid": Unary,
     "pointwise:silu": Unary,
     "pointwise:softcap": Softcap,
+    "pointwise:softplus": Unary,
     "quants.matvec": Matvec,
     "quants.panel": Panel,
     "quants.rows": Embed,
+    "recurrent:convolve": Convolve,
+    "recurrent:delta_rule": LinearAttend,
+    "recurrent:linear_attend": LinearAttend,
+    "recurrent:selective_scan": SelectiveScan,
     "rope": Rope,
 }
 """By kernel; by file for all its other kernels."""

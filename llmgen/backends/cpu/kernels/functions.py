@@ -36,6 +36,7 @@ _p0, _p1, _p2 = _all(1.9875691500e-4), _all(1.3981999507e-3), _all(8.3334519073e
 _p3, _p4, _p5 = _all(4.1665795894e-2), _all(1.6666665459e-1), _all(5.0000001201e-1)
 _gelu_outer, _gelu_inner = _all(0.7978845608028654), _all(0.044715)
 _zero, _half, _root_half, _quick = _all(0.0), _all(0.5), _all(0.7071067811865476), _all(-1.702)
+_s3, _s5, _s7, _s9, _s11, _s13 = (_all(1 / n) for n in (3, 5, 7, 9, 11, 13))
 _erf_p, _erf1, _erf2 = _all(0.3275911), _all(0.254829592), _all(-0.284496736)
 _erf3, _erf4, _erf5 = _all(1.421413741), _all(-1.453152027), _all(1.061405429)
 
@@ -53,6 +54,24 @@ def exp(x):  # type: ignore[no-untyped-def]
     p = fma(p, r, _p5())
     p = fma(p, r * r, r + one())
     return p * bits_float(_exponent(to_int(n) + _bias()))
+
+
+@inline
+def softplus(x):  # type: ignore[no-untyped-def]
+    """ln(1 + e^x) = max(x, 0) + ln(1 + u) with u = e^-|x|; to about 2 ulp.
+
+    ln(1 + u) = 2 artanh(s) with s = u / (2 + u), at most 1/3; the series s + s^3/3 + s^5/5 ... is cut off
+    where a term is less than 2e-8 of the sum.
+    """
+    u = exp(_zero() - absolute(x))
+    s = u / (u + two())
+    z = s * s
+    p = fma(_s13(), z, _s11())
+    p = fma(p, z, _s9())
+    p = fma(p, z, _s7())
+    p = fma(p, z, _s5())
+    p = fma(p, z, _s3())
+    return relu(x) + two() * fma(p * z, s, s)
 
 
 @inline

@@ -12,6 +12,7 @@ from llmgen.backends.cpu.kernels.arguments import (
     AddRow,
     Binary,
     Copy,
+    HeadPart,
     PerHead,
     Softcap,
     Unary,
@@ -33,7 +34,7 @@ from llmgen.backends.cpu.kernels.simd import (
 
 at = places(Binary)
 copy_at, unary_at, row_at, cap_at = places(Copy), places(Unary), places(AddRow), places(Softcap)
-with_at, head_at = places(UnaryWith), places(PerHead)
+with_at, head_at, part_at = places(UnaryWith), places(PerHead), places(HeadPart)
 
 
 @inline
@@ -125,6 +126,7 @@ def _unary(function: Any) -> Any:
 silu, gelu, sigmoid = _unary(functions.silu), _unary(functions.gelu), _unary(functions.sigmoid)
 gelu_erf, gelu_quick = _unary(functions.gelu_erf), _unary(functions.gelu_quick)
 relu, relu_squared = _unary(functions.relu), _unary(functions.relu_squared)
+softplus, exp = _unary(functions.softplus), _unary(functions.exp)
 
 
 def _unary_with(function: Any) -> Any:
@@ -168,6 +170,18 @@ def gate_heads(args: int, thread: int, n_threads: int) -> None:
                 store_f32x16(out + i, load_f32x16(x + i) * splat(gate))
             for i in range(4 * whole, 4 * n, 4):
                 store_f32(out + i, load_f32(x + i) * gate)
+
+
+@step
+def head_part(args: int, thread: int, n_threads: int) -> None:
+    """out = some neighbouring values of each head of x."""
+    n, head_dim = arg(args, part_at.n), arg(args, part_at.head_dim)
+    first, last = tokens_of(arg(args, part_at.control), arg(args, part_at.split_tokens), thread, n_threads)
+    for t in range(first, last):
+        x = arg(args, part_at.x) + t * arg(args, part_at.x_stride) + 4 * arg(args, part_at.start)
+        out = arg(args, part_at.out) + t * arg(args, part_at.out_stride)
+        for h in range(arg(args, part_at.first), arg(args, part_at.last)):
+            copy_floats(x + 4 * h * head_dim, out + 4 * h * n, n)
 
 
 @step

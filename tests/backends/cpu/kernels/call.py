@@ -27,8 +27,9 @@ COUNT_TOKENS, COUNT_OUTPUTS = 8 * FIELDS["n_tokens"], 8 * FIELDS["n_outputs"]
 ATTENTION = [f"attention:{role}_{kind}" for role in ("blocks", "tiles") for kind in ("f16", "f32")]
 STORE = ["cache:store_f16", "cache:store_f32"]
 GATES = [f"{name}_mul" for name in ("silu", "gelu", "gelu_erf", "gelu_quick", "relu", "sigmoid")]
-UNARY = ["silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu_squared", "sigmoid"]
-_OTHERS = ["add", "mul", "copy", "softcap", "add_row", "scale", "clamp", "gate_heads"]
+UNARY = ["silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu_squared", "sigmoid", "softplus", "exp"]
+_OTHERS = ["add", "mul", "copy", "softcap", "add_row", "scale", "clamp", "gate_heads", "head_part"]
+RECURRENT = [f"recurrent:{name}" for name in ("convolve", "linear_attend", "delta_rule", "selective_scan")]
 POINTWISE = [f"pointwise:{name}" for name in (*GATES, *UNARY, *_OTHERS)]
 
 
@@ -141,7 +142,7 @@ def all_kernels() -> list[str]:
     names = ["activations:tiles", "attention:combine", "norms:rms_norm", "norms:layer_norm"]
     names += sorted({f"activations:{k.activations}" for k in TABLE.values()})
     names += [n for k in TABLE.values() for n in (k.matvec, k.panel, k.embed)]
-    return [*names, *ATTENTION, *STORE, *POINTWISE, "rope:rope"]
+    return [*names, *ATTENTION, *STORE, *POINTWISE, *RECURRENT, "rope:rope"]
 
 
 __all__ = [

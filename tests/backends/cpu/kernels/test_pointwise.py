@@ -203,7 +203,7 @@ def test_activations(kind: str) -> None:
     ends[0, :3] = [np.nan, 1e30, -1e30]
     ours = unary(kind, ends)[0]
     assert np.isnan(ours[0])
-    expected = {"sigmoid": 1.0, "relu_squared": np.inf}.get(kind, np.float32(1e30))
+    expected = {"sigmoid": 1.0, "relu_squared": np.inf, "exp": np.inf}.get(kind, np.float32(1e30))
     assert ours[1] == expected
     assert abs(ours[2]) < 1e-30
 
@@ -242,3 +242,28 @@ def test_a_gate_for_each_head(head_dim: int) -> None:
             control=ControlBlock(n),
         )
     np.testing.assert_allclose(out, expected.reshape(n, -1), rtol=1e-6)
+
+
+def test_softplus_is_exact_where_it_is_small_and_where_it_bends() -> None:
+    x = wide()
+    x = x[:, (np.abs(x[0]) < 87)]
+    x = x[:, : x.shape[1] // 16 * 16]
+    expected = ACTIVATIONS["softplus"](x.astype(np.float64))
+    np.testing.assert_allclose(unary("softplus", x), expected, rtol=3e-7)
+
+
+@pytest.mark.parametrize(
+    ("n_heads", "head_dim", "start", "n"), [(1, 40, 3, 17), (3, 32, 16, 16), (5, 7, 2, 5)]
+)
+def test_parts_of_heads(n_heads: int, head_dim: int, start: int, n: int) -> None:
+    x, out = aligned((4, 112)), aligned((4, 112), fill=-7.5)
+    x[:] = np.random.default_rng(5).normal(0, 1, x.shape)
+    for thread in range(2):  # heads shared out, as among the threads of generated tokens
+        first, last = n_heads * thread // 2, n_heads * (thread + 1) // 2
+        rows = {"x": x, "x_stride": x.strides[0], "out": out, "out_stride": out.strides[0]}
+        heads = {"first": first, "last": last, "head_dim": head_dim, "start": start, "n": n}
+        step("pointwise:head_part", **rows, **heads, control=ControlBlock(3))
+    parts = x[:3, : n_heads * head_dim].reshape(3, n_heads, head_dim)[:, :, start : start + n]
+    np.testing.assert_array_equal(out[:3, : n_heads * n], parts.reshape(3, -1))
+    assert np.all(out[:3, n_heads * n :] == -7.5)
+    assert np.all(out[3] == -7.5)

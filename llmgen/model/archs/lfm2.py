@@ -1,0 +1,61 @@
+"""Liquid AI's LFM 2 (arXiv:2511.23404): short convolutions, and attention in a few layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from llmgen.model.archs import architecture
+from llmgen.model.blocks import PerLayer
+from llmgen.model.hybrid import Hybrid, convolution_weights
+from llmgen.model.keys import MAX_CONTEXT, Keys
+from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.state_space import MAX_TAPS
+from llmgen.model.states import Recurrent, State
+from llmgen.model.weights import Weights
+
+
+@architecture("lfm2")
+@dataclass(frozen=True, kw_only=True)
+class LFM2(PerLayer, Hybrid):
+    """Most layers convolve the last few tokens, with a gate before and one behind; the others have normed heads.
+
+    A layer without key heads is one that convolves.
+    """
+
+    models = "LFM 2 350M to 2.6B, LFM 2.5 1.2B"
+    normed_heads = True
+    last_norm = "token_embd_norm"
+
+    taps: int
+    """Tokens that a convolution sees."""
+    window: int
+    """Sliding window of the layers with attention, in keys; 0: none."""
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        return super().read(
+            keys,
+            taps=keys.whole("shortconv.l_cache", low=2, high=MAX_TAPS),
+            window=keys.whole("attention.sliding_window", 0, 0, MAX_CONTEXT),
+            **own,
+        )
+
+    def window_of(self, layer: int) -> int:
+        return self.window
+
+    def is_recurrent(self, layer: int) -> bool:
+        return not self.kv_heads(layer)
+
+    def recurrent_states(self) -> list[State]:
+        return [Recurrent(self.n_embd, self.taps - 1)]
+
+    def recurred(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
+        name, n = f"blk.{layer}.shortconv.", self.n_embd
+        before, behind, inner = (
+            b.linear(x, part) for part in w.matrix(f"{name}in_proj", 3 * n, n).parts((n, n, n))
+        )
+        [weights] = convolution_weights(w, f"{name}conv", self.taps, (n,))
+        y = b.multiply(behind, b.convolve(b.multiply(before, inner), weights, None, states[0]))
+        return b.linear(y, w.matrix(f"{name}out_proj", n, n))

@@ -1,0 +1,105 @@
+"""Qwen 3.5: gated delta nets, and gated attention in every fourth layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from llmgen.model.archs import architecture
+from llmgen.model.blocks import Sections
+from llmgen.model.delta_net import DeltaNet
+from llmgen.model.hybrid import Hybrid
+from llmgen.model.keys import MAX_LAYERS, Keys
+from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.rope import Rope
+from llmgen.model.states import State
+from llmgen.model.weights import Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaHybrid(Hybrid):
+    """Most layers have a delta net; in the others each head has queries and gates, one after the other."""
+
+    normed_heads = True
+    ff_norm = "post_attention_norm"
+    tiled: ClassVar[bool]
+    """How heads of k serve those of v in a delta net, see ``Ops.linear_attend``."""
+
+    mixer: DeltaNet
+    recurrent: tuple[bool, ...]
+    """For each layer whether it has a delta net."""
+    attention_scale: float
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        n_layers = keys.whole("block_count", high=MAX_LAYERS)
+        return super().read(
+            keys,
+            mixer=DeltaNet.read(keys, keys.real(cls.eps_key, low=0.0, high=1.0), tiled=cls.tiled),
+            recurrent=_recurrent_layers(keys, n_layers),
+            attention_scale=keys.real("attention.scale", 0.0),
+            **own,
+        )
+
+    def is_recurrent(self, layer: int) -> bool:
+        return self.recurrent[layer]
+
+    def recurrent_states(self) -> list[State]:
+        return self.mixer.states()
+
+    def scores(self, b: Ops, w: Weights, layer: int) -> dict[str, Any]:
+        return {"scale": self.attention_scale or None}
+
+    def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
+        if self.is_recurrent(layer):
+            return self.recurred(b, w, x, layer, state)
+        q, gate = self.queries_and_gates(b, w, x, layer)
+        k, v = self.keys_and_values(b, w, x, layer)
+        a = self.attend(b, w, (q, k, v), layer, state[0], rope, **self.scores(b, w, layer))
+        return self.attention_output(b, w, b.gated(gate, a, "sigmoid"), layer)
+
+    def queries_and_gates(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value]:
+        """Normed queries, and what their results are gated with."""
+        name, n, size = f"blk.{layer}.attn_q", self.n_heads, self.head_dim
+        both = self.project(b, w, x, name, n * 2 * size)
+        q, gate = (b.head_part(both, n, first, size) for first in (0, size))
+        return b.head_rms_norm(q, w.vector(f"{name}_norm", size), n, self.norm_eps), gate
+
+    def keys_and_values(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value]:
+        """Normed keys, and values."""
+        name, n = f"blk.{layer}.attn_", self.n_kv_heads
+        k = self.project(b, w, x, f"{name}k", n * self.head_dim)
+        v = self.project(b, w, x, f"{name}v", n * self.value_dim)
+        return b.head_rms_norm(k, w.vector(f"{name}k_norm", self.head_dim), n, self.norm_eps), v
+
+
+def _recurrent_layers(keys: Keys, n_layers: int) -> tuple[bool, ...]:
+    """A flag for each layer; without one every n-th layer has attention."""
+    key = "attention.recurrent_layers"
+    if keys.get(key) is not None:
+        return tuple(map(bool, keys.per_layer(key, n_layers, high=1)))
+    interval = keys.whole("full_attention_interval", 4, 1, MAX_LAYERS)
+    return tuple((layer + 1) % interval != 0 for layer in range(n_layers))
+
+
+@architecture("qwen35")
+@dataclass(frozen=True, kw_only=True)
+class Qwen35(DeltaHybrid, Sections):
+    """Gated delta nets, and in every fourth layer attention with normed heads whose results are gated."""
+
+    models = "Qwen 3.5 0.8B to 27B (text)"
+    interleaved = True
+    tiled = True
+
+    def recurred(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
+        name, mixer = f"blk.{layer}.", self.mixer
+        inner, n = mixer.sizes[-1], mixer.n_heads
+        qkv = [
+            b.linear(x, part)
+            for part in w.matrix(f"{name}attn_qkv", sum(mixer.sizes), x.n).parts(mixer.sizes)
+        ]
+        gate = b.linear(x, w.matrix(f"{name}attn_gate", inner, x.n))
+        alpha, beta = (b.linear(x, w.matrix(f"{name}ssm_{which}", n, x.n)) for which in ("alpha", "beta"))
+        y = mixer.mix(b, w, layer, qkv, alpha, beta, gate, states)
+        return b.linear(y, w.matrix(f"{name}ssm_out", x.n, inner))

@@ -1,0 +1,77 @@
+"""Layers that remember in a state of fixed size: what they are made of, and models that have them beside attention."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from llmgen.model.blocks import PreNorm
+from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.rope import Rope
+from llmgen.model.states import State
+from llmgen.model.weights import Vector, Weights
+
+
+class Hybrid(PreNorm):
+    """Some layers have a recurrent state and no attention."""
+
+    @abstractmethod
+    def is_recurrent(self, layer: int) -> bool:
+        """Whether a layer has a recurrent state in place of attention."""
+
+    @abstractmethod
+    def recurrent_states(self) -> list[State]:
+        """The states of such a layer."""
+
+    @abstractmethod
+    def recurred(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
+        """What such a layer does in place of attention: [n_embd]."""
+
+    def layer_states(self, layer: int) -> list[State]:
+        """The states of a layer."""
+        return self.recurrent_states() if self.is_recurrent(layer) else [self.kv_state(layer)]
+
+    def states(self) -> list[State]:
+        return [state for layer in self.layers for state in self.layer_states(layer)]
+
+    def forward(self, b: Ops, w: Weights, states: Sequence[StateHandle]) -> None:
+        slots, ropes = iter(states), self.ropes(b, w)
+        x = self.embedded(b, w)
+        for layer in self.layers:
+            own = [next(slots) for _ in self.layer_states(layer)]
+            x = self.block(b, w, x, layer, own, ropes[layer])
+        self.finish(b, w, self.norm(b, w, x, self.last_norm))
+
+    def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
+        if self.is_recurrent(layer):
+            return self.recurred(b, w, x, layer, state)
+        return super().attended(b, w, x, layer, state[0], rope)
+
+
+def convolved(
+    b: Ops, w: Weights, parts: Sequence[Value], name: str, taps: int, states: Sequence[StateHandle]
+) -> list[Value]:
+    """Convolutions of the tensor ``name``, with its bias if there is one, and silu.
+
+    parts: its columns one after another; states: one for each part.
+    """
+    sizes = tuple(part.n for part in parts)
+    bias_name = f"{name}.bias"
+    biases: list[Vector | None] = [None] * len(parts)
+    if w.has(bias_name):
+        biases = [*w.vector_parts(bias_name, sizes)]
+    weights = convolution_weights(w, name, taps, sizes)
+    return [
+        b.activate(b.convolve(part, weight, bias, state), "silu")
+        for part, weight, bias, state in zip(parts, weights, biases, states, strict=True)
+    ]
+
+
+def convolution_weights(w: Weights, name: str, taps: int, sizes: Sequence[int]) -> list[Vector]:
+    """The weights of a convolution, [taps, size] for each of its parts; the file has [all columns][taps]."""
+
+    def part(first: int, size: int) -> Vector:
+        whole = w.vector(name, taps, sum(sizes)).values.reshape(-1, taps)
+        return w.derived(f"{name}[{first}:{first + size}]", lambda: whole[first : first + size].T)
+
+    return [part(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
