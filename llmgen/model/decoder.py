@@ -95,12 +95,17 @@ class Decoder(ABC):
             "n_ff": own.get("n_ff") or keys.whole("feed_forward_length", high=MAX_FEED_FORWARD),
             "vocab_size": keys.vocab_size(),
             "context_length": context_length,
-            "norm_eps": keys.real(cls.eps_key, cls.eps_default, low=0.0, high=1.0),
+            "norm_eps": cls.read_eps(keys),
             "n_rot": n_rot,
             "rope_base": keys.real("rope.freq_base", 10000.0, low=1e-3),
             "rope_scaling": RopeScaling.read(keys, context_length),
         }
         return cls(**(shared | own))
+
+    @classmethod
+    def read_eps(cls, keys: Keys) -> float:
+        """The epsilon of the norms."""
+        return keys.real(cls.eps_key, cls.eps_default, low=0.0, high=1.0)
 
     def states(self) -> list[State]:
         """The states of a sequence, in the order in which ``forward`` gets them: by default a KV state a layer."""

@@ -65,28 +65,29 @@ class DeltaNet:
         inputs = [Recurrent(n, self.taps - 1) for n in self.sizes]
         return [*inputs, Recurrent(self.value_dim, self.n_heads * self.key_dim)]
 
-    def mix(
-        self,
-        b: Ops,
-        w: Weights,
-        layer: int,
-        qkv: Sequence[Value],
-        alpha: Value,
-        beta: Value,
-        gate: Value,
-        states: Sequence[StateHandle],
-    ) -> Value:
-        """From projections of the layer's input to what its output matrix gets: [n_heads * value_dim].
-
-        alpha: how much a head forgets, beta: how much it writes, both [n_heads] and still without bias or bounds.
-        """
+    def __call__(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
         name, n = f"blk.{layer}.ssm_", self.n_heads
+        qkv, gate = self.inputs(b, w, x, layer)
+        forget, write = self.rates(b, w, x, layer)
         q, k, v = convolved(b, w, qkv, f"{name}conv1d", self.taps, states[:-1])
         q = unit_heads(b, w, q, self.n_keys, self.eps, self.key_dim**-0.5)
         k = unit_heads(b, w, k, self.n_keys, self.eps)
-        step = b.activate(b.add(alpha, w.vector(f"{name}dt.bias", n)), "softplus")
+        step = b.activate(b.add(forget, w.vector(f"{name}dt.bias", n)), "softplus")
         decay = b.activate(b.multiply(step, w.column(f"{name}a", n)), "exp")
-        write = b.activate(beta, "sigmoid")
+        write = b.activate(write, "sigmoid")
         y = b.linear_attend(q, k, v, decay, states[-1], n, write=write, delta=True, tiled=self.tiled)
-        y = b.head_rms_norm(y, w.vector(f"{name}norm", self.value_dim), n, self.eps)
-        return b.gated(gate, y, "silu")
+        y = b.gated(gate, b.head_rms_norm(y, w.vector(f"{name}norm", self.value_dim), n, self.eps), "silu")
+        return b.linear(y, w.matrix(f"{name}out", x.n, y.n))
+
+    def inputs(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[list[Value], Value]:
+        """q, k and v before the convolution, and what the result is gated with."""
+        qkv = w.matrix(f"blk.{layer}.attn_qkv", sum(self.sizes), x.n).parts(self.sizes)
+        return [b.linear(x, part) for part in qkv], b.linear(
+            x, w.matrix(f"blk.{layer}.attn_gate", self.sizes[2], x.n)
+        )
+
+    def rates(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value]:
+        """How much each head forgets and how much it writes, still without bias and bounds: [n_heads] each."""
+        name = f"blk.{layer}.ssm_"
+        forget, write = (w.matrix(name + which, self.n_heads, x.n) for which in ("alpha", "beta"))
+        return b.linear(x, forget), b.linear(x, write)

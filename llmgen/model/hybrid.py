@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Protocol
 
 from llmgen.model.blocks import PreNorm
 from llmgen.model.ops import Ops, StateHandle, Value
@@ -12,24 +12,28 @@ from llmgen.model.states import State
 from llmgen.model.weights import Vector, Weights
 
 
+class Mixer(Protocol):
+    """What brings tokens together in a layer without attention."""
+
+    def states(self) -> list[State]:
+        """What it remembers of a sequence."""
+
+    def __call__(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
+        """[x.n] -> [x.n], with the weights of a layer."""
+
+
 class Hybrid(PreNorm):
-    """Some layers have a recurrent state and no attention."""
+    """Some layers have a mixer and no attention; unless said otherwise those without key heads."""
 
-    @abstractmethod
+    mixer: Mixer
+
     def is_recurrent(self, layer: int) -> bool:
-        """Whether a layer has a recurrent state in place of attention."""
-
-    @abstractmethod
-    def recurrent_states(self) -> list[State]:
-        """The states of such a layer."""
-
-    @abstractmethod
-    def recurred(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
-        """What such a layer does in place of attention: [n_embd]."""
+        """Whether a layer has a mixer in place of attention."""
+        return not self.kv_heads(layer)
 
     def layer_states(self, layer: int) -> list[State]:
         """The states of a layer."""
-        return self.recurrent_states() if self.is_recurrent(layer) else [self.kv_state(layer)]
+        return self.mixer.states() if self.is_recurrent(layer) else [self.kv_state(layer)]
 
     def states(self) -> list[State]:
         return [state for layer in self.layers for state in self.layer_states(layer)]
@@ -44,7 +48,7 @@ class Hybrid(PreNorm):
 
     def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
         if self.is_recurrent(layer):
-            return self.recurred(b, w, x, layer, state)
+            return self.mixer(b, w, x, layer, state)
         return super().attended(b, w, x, layer, state[0], rope)
 
 

@@ -36,11 +36,11 @@ class Mamba2Layer:
     """Of the norm over each group's values."""
 
     @classmethod
-    def read(cls, keys: Keys, eps: float) -> Self:
-        """Raises UnsupportedModelError for sizes that do not fit together."""
+    def read(cls, keys: Keys, eps: float, groups: int = 0) -> Self:
+        """``groups``: their number where no key tells it.  Raises UnsupportedModelError for sizes that do not fit."""
         inner = keys.whole("ssm.inner_size")
         n_heads = keys.whole("ssm.time_step_rank", high=MAX_HEADS)
-        groups = keys.whole("ssm.group_count", high=MAX_HEADS)
+        groups = groups or keys.whole("ssm.group_count", high=MAX_HEADS)
         if inner % n_heads:
             raise keys.fail("ssm.time_step_rank", n_heads, f"a divisor of the {inner} inner values")
         if n_heads % groups or inner % groups:
@@ -51,25 +51,86 @@ class Mamba2Layer:
     def states(self) -> list[State]:
         """What it remembers: the last inputs of x, B and C, and the heads' state."""
         inputs = [Recurrent(n, self.taps - 1) for n in self._convolved()]
-        return [*inputs, Recurrent(self.inner // self.n_heads, self.n_heads * self.state)]
+        return [*inputs, self.memory()]
+
+    def memory(self) -> Recurrent:
+        """The heads' state."""
+        return Recurrent(self.inner // self.n_heads, self.n_heads * self.state)
 
     def _convolved(self) -> tuple[int, int, int]:
         """Values of x, B and C."""
         return self.inner, self.groups * self.state, self.groups * self.state
 
     def __call__(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
-        """[x.n] -> [x.n]."""
         name, n = f"blk.{layer}.ssm_", self.n_heads
         sizes = (self.inner, *self._convolved(), n)
         z, *inputs, rate = w.matrix(f"{name}in", sum(sizes), x.n).parts(sizes)
-        step = b.activate(b.linear(x, rate, w.vector(f"{name}dt.bias", n)), "softplus")
-        decay = b.activate(b.multiply(step, w.column(f"{name}a", n)), "exp")
+        rate = b.linear(x, rate, w.vector(f"{name}dt.bias", n))
         parts = [b.linear(x, part) for part in inputs]
         v, k, q = convolved(b, w, parts, f"{name}conv1d", self.taps, states[:-1])
-        skip = w.column(f"{name}d", n)
-        y = b.linear_attend(q, k, v, decay, states[-1], n, write=step, skip=skip)
+        y = self.scanned(b, w, q, k, v, rate, layer, states[-1])
         y = b.gated(b.linear(x, z), y, "silu")
         if w.has(f"{name}norm"):
             per_group = w.vector(f"{name}norm", self.inner // self.groups, self.groups)
             y = b.head_rms_norm(y, per_group, self.groups, self.eps)
         return b.linear(y, w.matrix(f"{name}out", x.n, self.inner))
+
+    def scanned(
+        self, b: Ops, w: Weights, q: Value, k: Value, v: Value, rate: Value, layer: int, state: StateHandle
+    ) -> Value:
+        """The scan; rate: the steps of the heads before the softplus."""
+        name, n = f"blk.{layer}.ssm_", self.n_heads
+        step = b.activate(rate, "softplus")
+        decay = b.activate(b.multiply(step, w.column(f"{name}a", n)), "exp")
+        return b.linear_attend(q, k, v, decay, state, n, write=step, skip=w.column(f"{name}d", n))
+
+
+@dataclass(frozen=True)
+class MambaLayer:
+    """A short convolution, then a scan in which every column forgets in its own way, at a rate that each token sets."""
+
+    taps: int
+    inner: int
+    state: int
+    """Values of each column's state."""
+    rank: int
+    """Values between the inner ones and the step of each column."""
+    eps: float
+    normed: bool
+    """Whether step, B and C have norms even where the file has no weights for them."""
+
+    @classmethod
+    def read(cls, keys: Keys, eps: float) -> Self:
+        """Raises UnsupportedModelError for sizes that no model can have."""
+        return cls(
+            keys.whole("ssm.conv_kernel", low=2, high=MAX_TAPS),
+            keys.whole("ssm.inner_size"),
+            keys.whole("ssm.state_size", high=MAX_HEADS),
+            keys.whole("ssm.time_step_rank", high=MAX_HEADS),
+            eps,
+            keys.flag("ssm.dt_b_c_rms", False),
+        )
+
+    def states(self) -> list[State]:
+        """What it remembers: the last inputs, and the columns' state."""
+        return [Recurrent(self.inner, self.taps - 1), Recurrent(self.inner, self.state)]
+
+    def __call__(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
+        name, n, size = f"blk.{layer}.ssm_", self.inner, self.state
+        inner, z = (b.linear(x, part) for part in w.matrix(f"{name}in", 2 * n, x.n).parts((n, n)))
+        [inner] = convolved(b, w, [inner], f"{name}conv1d", self.taps, states[:1])
+        sizes = (self.rank, size, size)
+        parts = zip(("dt", "b", "c"), w.matrix(f"{name}x", sum(sizes), n).parts(sizes), strict=True)
+        rate, before, behind = (
+            self._normed(b, w, b.linear(inner, part), name + which) for which, part in parts
+        )
+        rate = b.linear(rate, w.matrix(f"{name}dt", n, self.rank), w.vector(f"{name}dt.bias", n))
+        step = b.activate(rate, "softplus")
+        a = w.derived(f"{name}a.T", lambda: w.vector(f"{name}a", size, n).values.reshape(n, size).T)
+        y = b.selective_scan(inner, step, a, before, behind, w.vector(f"{name}d", n), states[1])
+        return b.linear(b.gated(z, y, "silu"), w.matrix(f"{name}out", x.n, n))
+
+    def _normed(self, b: Ops, w: Weights, x: Value, name: str) -> Value:
+        if w.has(f"{name}_norm"):
+            return b.rms_norm(x, w.vector(f"{name}_norm", x.n), self.eps)
+        return b.rms_norm(x, w.ones(x.n), self.eps) if self.normed else x

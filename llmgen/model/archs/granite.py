@@ -10,10 +10,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import PreNorm
+from llmgen.model.blocks import PerLayer, PreNorm
+from llmgen.model.hybrid import Hybrid
 from llmgen.model.keys import MAX_CONTEXT, Keys
 from llmgen.model.ops import Ops, StateHandle, Value
 from llmgen.model.rope import NOPE, Rope
+from llmgen.model.state_space import Mamba2Layer
 from llmgen.model.weights import Weights
 
 
@@ -81,6 +83,25 @@ class GraniteMoE(Scaled):
     """Granite; without experts it is the same."""
 
     models = "Granite 3.x MoE (its dense files only)"
+
+
+@architecture("granitehybrid")
+@dataclass(frozen=True, kw_only=True)
+class GraniteHybrid(Granite, PerLayer, Hybrid):
+    """Granite whose layers have Mamba 2 in place of attention where there are no key heads."""
+
+    models = "Granite 4.0 H (its dense files only)"
+
+    mixer: Mamba2Layer
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        return super().read(
+            keys,
+            mixer=Mamba2Layer.read(keys, cls.read_eps(keys)),
+            logit_scale=keys.real("logit_scale", 0.0) or 1.0,
+            **own,
+        )
 
 
 @architecture("minicpm")

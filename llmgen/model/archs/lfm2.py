@@ -16,46 +16,49 @@ from llmgen.model.states import Recurrent, State
 from llmgen.model.weights import Weights
 
 
+@dataclass(frozen=True)
+class ShortConvolution:
+    """The last few tokens of each column, weighed; a projection of the input gates them before, another one behind."""
+
+    n_embd: int
+    taps: int
+    """Tokens that it sees."""
+
+    def states(self) -> list[State]:
+        """What it remembers: the last inputs."""
+        return [Recurrent(self.n_embd, self.taps - 1)]
+
+    def __call__(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
+        name, n = f"blk.{layer}.shortconv.", self.n_embd
+        thirds = w.matrix(f"{name}in_proj", 3 * n, n).parts((n, n, n))
+        before, behind, inner = (b.linear(x, part) for part in thirds)
+        [weights] = convolution_weights(w, f"{name}conv", self.taps, (n,))
+        y = b.multiply(behind, b.convolve(b.multiply(before, inner), weights, None, states[0]))
+        return b.linear(y, w.matrix(f"{name}out_proj", n, n))
+
+
 @architecture("lfm2")
 @dataclass(frozen=True, kw_only=True)
 class LFM2(PerLayer, Hybrid):
-    """Most layers convolve the last few tokens, with a gate before and one behind; the others have normed heads.
-
-    A layer without key heads is one that convolves.
-    """
+    """Most layers are a gated convolution of the last few tokens, the others have attention with normed heads."""
 
     models = "LFM 2 350M to 2.6B, LFM 2.5 1.2B"
     normed_heads = True
     last_norm = "token_embd_norm"
 
-    taps: int
-    """Tokens that a convolution sees."""
+    mixer: ShortConvolution
     window: int
     """Sliding window of the layers with attention, in keys; 0: none."""
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
+        taps = keys.whole("shortconv.l_cache", low=2, high=MAX_TAPS)
         return super().read(
             keys,
-            taps=keys.whole("shortconv.l_cache", low=2, high=MAX_TAPS),
+            mixer=ShortConvolution(keys.whole("embedding_length"), taps),
             window=keys.whole("attention.sliding_window", 0, 0, MAX_CONTEXT),
             **own,
         )
 
     def window_of(self, layer: int) -> int:
         return self.window
-
-    def is_recurrent(self, layer: int) -> bool:
-        return not self.kv_heads(layer)
-
-    def recurrent_states(self) -> list[State]:
-        return [Recurrent(self.n_embd, self.taps - 1)]
-
-    def recurred(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
-        name, n = f"blk.{layer}.shortconv.", self.n_embd
-        before, behind, inner = (
-            b.linear(x, part) for part in w.matrix(f"{name}in_proj", 3 * n, n).parts((n, n, n))
-        )
-        [weights] = convolution_weights(w, f"{name}conv", self.taps, (n,))
-        y = b.multiply(behind, b.convolve(b.multiply(before, inner), weights, None, states[0]))
-        return b.linear(y, w.matrix(f"{name}out_proj", n, n))

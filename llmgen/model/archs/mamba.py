@@ -11,14 +11,47 @@ from llmgen.model.hybrid import Hybrid
 from llmgen.model.keys import Keys
 from llmgen.model.ops import Ops, StateHandle, Value
 from llmgen.model.rope import NOPE, Rope
-from llmgen.model.state_space import Mamba2Layer
-from llmgen.model.states import State
+from llmgen.model.state_space import Mamba2Layer, MambaLayer
 from llmgen.model.weights import Weights
+
+
+class RecurrentOnly(Hybrid):
+    """Every layer is a norm and a mixer with a recurrent state."""
+
+    mixer: MambaLayer | Mamba2Layer
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        # files count no heads and no feed-forward
+        return super().read(keys, **{"n_heads": 1, "n_kv_heads": 1, "n_ff": 1} | own)
+
+    def is_recurrent(self, layer: int) -> bool:
+        return True
+
+    def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
+        return [NOPE] * self.n_layers
+
+    def block(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
+        return b.add(x, self.attended(b, w, self.norm(b, w, x, f"blk.{layer}.attn_norm"), layer, state, rope))
+
+
+@architecture("mamba")
+@dataclass(frozen=True, kw_only=True)
+class Mamba(RecurrentOnly):
+    """Mamba layers one after another: no attention, no feed-forward, no positions."""
+
+    models = "Mamba 130M to 2.8B, Falcon Mamba 7B"
+
+    mixer: MambaLayer
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        return super().read(keys, mixer=MambaLayer.read(keys, cls.read_eps(keys)), **own)
 
 
 @architecture("mamba2")
 @dataclass(frozen=True, kw_only=True)
-class Mamba2(Hybrid):
+class Mamba2(RecurrentOnly):
     """Mamba 2 layers one after another: no attention, no feed-forward, no positions."""
 
     models = "Mamba 2 130M to 2.7B, Codestral Mamba 7B"
@@ -27,22 +60,4 @@ class Mamba2(Hybrid):
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
-        # files count no heads and no feed-forward
-        own = {"n_heads": 1, "n_kv_heads": 1, "n_ff": 1} | own
-        mixer = Mamba2Layer.read(keys, keys.real(cls.eps_key, low=0.0, high=1.0))
-        return super().read(keys, mixer=mixer, **own)
-
-    def is_recurrent(self, layer: int) -> bool:
-        return True
-
-    def recurrent_states(self) -> list[State]:
-        return self.mixer.states()
-
-    def recurred(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
-        return self.mixer(b, w, x, layer, states)
-
-    def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
-        return [NOPE] * self.n_layers
-
-    def block(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
-        return b.add(x, self.attended(b, w, self.norm(b, w, x, f"blk.{layer}.attn_norm"), layer, state, rope))
+        return super().read(keys, mixer=Mamba2Layer.read(keys, cls.read_eps(keys)), **own)

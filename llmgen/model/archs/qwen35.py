@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -13,7 +12,6 @@ from llmgen.model.hybrid import Hybrid
 from llmgen.model.keys import MAX_LAYERS, Keys
 from llmgen.model.ops import Ops, StateHandle, Value
 from llmgen.model.rope import Rope
-from llmgen.model.states import State
 from llmgen.model.weights import Weights
 
 
@@ -36,7 +34,7 @@ class DeltaHybrid(Hybrid):
         n_layers = keys.whole("block_count", high=MAX_LAYERS)
         return super().read(
             keys,
-            mixer=DeltaNet.read(keys, keys.real(cls.eps_key, low=0.0, high=1.0), tiled=cls.tiled),
+            mixer=DeltaNet.read(keys, cls.read_eps(keys), tiled=cls.tiled),
             recurrent=_recurrent_layers(keys, n_layers),
             attention_scale=keys.real("attention.scale", 0.0),
             **own,
@@ -45,15 +43,12 @@ class DeltaHybrid(Hybrid):
     def is_recurrent(self, layer: int) -> bool:
         return self.recurrent[layer]
 
-    def recurrent_states(self) -> list[State]:
-        return self.mixer.states()
-
     def scores(self, b: Ops, w: Weights, layer: int) -> dict[str, Any]:
         return {"scale": self.attention_scale or None}
 
     def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
         if self.is_recurrent(layer):
-            return self.recurred(b, w, x, layer, state)
+            return self.mixer(b, w, x, layer, state)
         q, gate = self.queries_and_gates(b, w, x, layer)
         k, v = self.keys_and_values(b, w, x, layer)
         a = self.attend(b, w, (q, k, v), layer, state[0], rope, **self.scores(b, w, layer))
@@ -91,15 +86,3 @@ class Qwen35(DeltaHybrid, Sections):
     models = "Qwen 3.5 0.8B to 27B (text)"
     interleaved = True
     tiled = True
-
-    def recurred(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
-        name, mixer = f"blk.{layer}.", self.mixer
-        inner, n = mixer.sizes[-1], mixer.n_heads
-        qkv = [
-            b.linear(x, part)
-            for part in w.matrix(f"{name}attn_qkv", sum(mixer.sizes), x.n).parts(mixer.sizes)
-        ]
-        gate = b.linear(x, w.matrix(f"{name}attn_gate", inner, x.n))
-        alpha, beta = (b.linear(x, w.matrix(f"{name}ssm_{which}", n, x.n)) for which in ("alpha", "beta"))
-        y = mixer.mix(b, w, layer, qkv, alpha, beta, gate, states)
-        return b.linear(y, w.matrix(f"{name}ssm_out", x.n, inner))

@@ -1,0 +1,33 @@
+"""Jamba (arXiv:2403.19887): Mamba, and attention in a few layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from llmgen.model.archs import architecture
+from llmgen.model.blocks import PerLayer
+from llmgen.model.hybrid import Hybrid
+from llmgen.model.keys import Keys
+from llmgen.model.ops import Ops
+from llmgen.model.rope import NOPE, Rope
+from llmgen.model.state_space import MambaLayer
+from llmgen.model.weights import Weights
+
+
+@architecture("jamba")
+@dataclass(frozen=True, kw_only=True)
+class Jamba(PerLayer, Hybrid):
+    """Mamba with normed step, B and C where a layer has no key heads; attention that knows no positions elsewhere."""
+
+    models = "Jamba (its dense files only)"
+
+    mixer: MambaLayer
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        return super().read(keys, mixer=MambaLayer.read(keys, cls.read_eps(keys)), **own)
+
+    def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
+        return [NOPE] * self.n_layers
