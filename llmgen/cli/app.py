@@ -27,6 +27,7 @@ COMMANDS = {
     "perplexity": "Measure how well a model predicts a text.",
     "bench": "Measure tokens per second.",
     "inspect": "Show what is in a model file, and what llmgen will do with it (also: show).",
+    "quantize": "Write the same model in another type.",
     "tokenize": "Show the tokens of a text, or the text of tokens.",
     "list": "List the local models, and those that can be fetched (also: ls).",
     "pull": "Fetch a model ahead of time: a known one, one of the hub, or of a URL.",

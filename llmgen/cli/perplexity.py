@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,18 +11,11 @@ import typer
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions, JsonOption, KVTypeOption
-from llmgen.cli.common.texts import text_in
+from llmgen.cli.common.perplexity import WINDOW, measure_text, read_text
 from llmgen.cli.terminal.output import note, print_json
-from llmgen.cli.terminal.progress import Bar
-from llmgen.errors import LLMGenError
-from llmgen.visible import visible
 
 if TYPE_CHECKING:
-    from llmgen import LLM
-    from llmgen.engine.perplexity import Perplexity, Window
-
-_CONTEXT = 512
-_MOST_BYTES = 256 << 20
+    from llmgen.engine.perplexity import Perplexity
 
 
 def command(
@@ -31,7 +23,7 @@ def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8; - reads stdin.")],
     n_ctx: Annotated[
         int | None,
-        typer.Option("-c", "--ctx", min=2, help="Tokens of a window.", show_default=f"{_CONTEXT}"),
+        typer.Option("-c", "--ctx", min=2, help="Tokens of a window.", show_default=f"{WINDOW}"),
     ] = None,
     stride: Annotated[
         int | None,
@@ -56,15 +48,15 @@ def command(
     """
     from llmgen.engine.perplexity import check_window, windows
 
-    size = n_ctx or _CONTEXT
+    size = n_ctx or WINDOW
     check_window(size, stride)
-    text = _read(file)
+    text = read_text(file)
     path = model_path(model)
     with open_llm(path, EngineOptions(size, threads, kv_type)) as llm:
         ids = llm.tokenize(text)
         parts = windows(len(ids), size, stride)[:chunks]
         started = time.perf_counter()
-        figures, trouble = _measure(llm, ids, parts)
+        figures, trouble = measure_text(llm, ids, parts)
     if figures is not None:
         facts = _facts(figures, size, stride, len(ids), time.perf_counter() - started)
         _print({**facts, "complete": trouble is None}, json)
@@ -72,38 +64,6 @@ def command(
         kind, done = _kind(stride, len(parts)), 0 if figures is None else figures.n_windows
         note(f"ended after {done} of {len(parts)} {kind}")
         raise trouble
-
-
-def _read(file: Path) -> str:
-    if str(file) == "-":
-        return text_in(sys.stdin.buffer, "stdin", _MOST_BYTES)
-    with open(file, "rb") as stream:
-        return text_in(stream, visible(file), _MOST_BYTES)
-
-
-def _measure(llm: LLM, ids: list[int], parts: list[Window]) -> tuple[Perplexity | None, BaseException | None]:
-    """The last figures, and the error that ended it early, if any: they are valid then too."""
-    from llmgen.engine.perplexity import measure
-
-    tokenizer = llm.tokenizer
-    figures: Perplexity | None = None
-    bos = tokenizer.bos_id if tokenizer.add_bos else None
-    total, done = sum(part.stop - part.start - 1 for part in parts), 0
-
-    def show(n_tokens: int = 0) -> None:
-        nonlocal done
-        done += n_tokens
-        bar.update(done, "" if figures is None else f"perplexity {figures.perplexity:.4f} so far")
-
-    with Bar("text", total, "tokens") as bar:
-        try:
-            show()
-            for found in measure(llm.model, ids, parts, bos, show):
-                figures = found
-                show()
-        except (KeyboardInterrupt, LLMGenError, MemoryError) as error:
-            return figures, error
-    return figures, None
 
 
 def _facts(

@@ -83,6 +83,11 @@ class GGUFFile:
         """
         return self._entries[key].type_name
 
+    def pair(self, key: str) -> bytes:
+        """A key and its value as they stand in the file.  Raises KeyError for a key that is not there."""
+        entry = self._entries[key]
+        return bytes(self._files[0].bytes[entry.start : entry.stop])
+
     def check_whole(self) -> None:
         """Raise ModelFileError if a file was cut short since it was opened."""
         for file in self._files:

@@ -39,10 +39,15 @@ class ValueType(IntEnum):
 
 
 class Entry(NamedTuple):
-    """A metadata value and the name of its type, as ``UINT32`` or ``ARRAY[STRING]``."""
+    """A metadata value and the name of its type, as ``UINT32`` or ``ARRAY[STRING]``.
+
+    ``start`` and ``stop``: where the file has the key with its value, for one at the top level.
+    """
 
     value: Any
     type_name: str
+    start: int = 0
+    stop: int = 0
 
 
 _NUMBERS = {
@@ -72,11 +77,13 @@ def read_metadata(cursor: Cursor, count: int) -> dict[str, Entry]:
     """Read ``count`` key-value pairs at the cursor, in file order."""
     entries: dict[str, Entry] = {}
     for i in range(count):
+        start = cursor.position
         key = cursor.text(f"key {i + 1} of {count}", MAX_KEY_BYTES)
         if key in entries:
             raise cursor.problem(f"the key {shown(key)} occurs twice, expected once", CONVERT_AGAIN)
         what = f"the value of {shown(key)}"
-        entries[key] = _read_value(cursor, _read_kind(cursor, what), what, 0)
+        value = _read_value(cursor, _read_kind(cursor, what), what, 0)
+        entries[key] = value._replace(start=start, stop=cursor.position)
     return entries
 
 

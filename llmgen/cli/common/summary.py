@@ -8,6 +8,7 @@ from typing import Any
 from llmgen.cli.common.options import EngineOptions
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.gguf import GGUFFile
+from llmgen.quantize.mixes import MIXES
 
 _TOKEN_ID = ("tokenizer.ggml.", "_token_id")
 _TEMPLATE = "tokenizer.chat_template"
@@ -24,19 +25,13 @@ def quant_mix(file: GGUFFile) -> dict[str, dict[str, Any]]:
     return dict(sorted(mix.items(), key=lambda item: -item[1]["bytes"]))
 
 
-# general.file_type, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md: what the weights were made to be;
-# a mix such as Q4_K_M has several types, and little of the one that names it where a vocabulary is large.
-_FILE_TYPES = {
-    **{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 32: "BF16"},
-    **{10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M"},
-    **{16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 21: "Q2_K_S", 25: "IQ4_NL", 30: "IQ4_XS"},
-}
-
-
 def quantization_name(file: GGUFFile) -> str:
-    """The name of the file's quantization, ``Q4_K_M``; if it has none, the two types with the most bytes."""
+    """The name of the file's quantization, ``Q4_K_M``; if it has none, the two types with the most bytes.
+
+    A mix has several types, and little of the one that names it where a vocabulary is large.
+    """
     file_type = file.metadata.get("general.file_type")
-    named = _FILE_TYPES.get(file_type) if isinstance(file_type, int) else None
+    named = next((mix.name for mix in MIXES.values() if mix.file_type == file_type), None)
     return named or ", ".join(list(quant_mix(file))[:2])
 
 

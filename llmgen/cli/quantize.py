@@ -1,0 +1,196 @@
+"""``llmgen quantize``: the same model in another type."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmgen.cli.common.loading import compiling, open_llm
+from llmgen.cli.common.models import ModelArgument, model_path
+from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions, JsonOption
+from llmgen.cli.common.perplexity import WINDOW, measure_text, read_text
+from llmgen.cli.terminal.output import count, facts, note, print_json, size
+from llmgen.cli.terminal.progress import Bar
+
+if TYPE_CHECKING:
+    from llmgen.engine.perplexity import Perplexity
+    from llmgen.gguf import GGUFFile
+    from llmgen.quantize import Mix, Plan, TensorPlan, Written
+
+
+def command(
+    model: ModelArgument,
+    kind: Annotated[
+        str, typer.Argument(metavar="TYPE", help="Q8_0, Q6_K, Q5_K_M, Q4_K_M ... an unknown one lists all.")
+    ],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="FILE", help="The new file.", show_default=False)
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            "--check", metavar="TEXT", help="Say the perplexity of this text before and after; - reads stdin."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            *("-t", "--threads"),
+            min=1,
+            help="Threads.",
+            show_default="usable physical cores",
+            envvar=THREADS_VARIABLE,
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the same model in another type: smaller and less exact, or for other programs.
+
+    Which tensor gets which type is llama.cpp's choice for the name. The model itself is never
+    changed; the new file is there whole or not at all.
+    """
+    from llmgen.gguf import GGUFFile
+    from llmgen.quantize import mix_named
+    from llmgen.quantize.writing import check_target
+
+    mix = mix_named(kind)
+    text = read_text(check) if check is not None else None
+    path = model_path(model)
+    with GGUFFile.open(path) as file:
+        check_target(file, out, force)
+        before = _perplexity(path, text, threads, "text, before") if text is not None else None
+        started = time.perf_counter()
+        written = _write(file, mix, out, force, threads)
+        report = _report(file, written, time.perf_counter() - started)
+    if text is not None and before is not None:
+        after = _perplexity(out, text, threads, "text, after")
+        report["perplexity"] = _change(before, after)
+    if json:
+        print_json(report)
+    else:
+        _print(report)
+
+
+def _write(file: GGUFFile, mix: Mix, out: Path, force: bool, threads: int | None) -> Written:
+    from llmgen.quantize import plan, quantize
+
+    _warn(plan(file, mix))
+    with Bar(f"to {mix.name}", sum(t.n_elements for t in file.tensors.values()), number=count) as bar:
+        with compiling() as progress:
+            return quantize(
+                file,
+                mix,
+                out,
+                n_threads=threads,
+                overwrite=force,
+                done=lambda done, _: bar.update(done),
+                compiling=progress,
+            )
+
+
+def _warn(plan: Plan) -> None:
+    again = [t for t in plan if t.is_requantized]
+    if again:
+        note(
+            f"{plan.share(again):.0%} of the weights are quantized already, and lose exactness a second time; "
+            "start from an F16, BF16 or F32 file if there is one"
+        )
+    if plan.mix.name == "MXFP4_MOE" and not any(t.wanted.name == "MXFP4" for t in plan):
+        note("MXFP4_MOE is for the experts of a mixture, of which this model has none: all becomes Q8_0")
+
+
+def _perplexity(path: Path, text: str, threads: int | None, what: str) -> Perplexity:
+    """As `llmgen perplexity` measures it without options."""
+    from llmgen.engine.perplexity import windows
+
+    with open_llm(path, EngineOptions(WINDOW, threads)) as llm:
+        ids = llm.tokenize(text)
+        figures, trouble = measure_text(llm, ids, windows(len(ids), WINDOW, None), what)
+    if trouble is not None:
+        raise trouble
+    assert figures is not None  # there is at least one window, or windows() has raised
+    return figures
+
+
+def _change(before: Perplexity, after: Perplexity) -> dict[str, Any]:
+    return {
+        "before": before.perplexity,
+        "before_error": before.error,
+        "after": after.perplexity,
+        "after_error": after.error,
+        "ratio": after.perplexity / before.perplexity,
+    }
+
+
+def _report(file: GGUFFile, written: Written, seconds: float) -> dict[str, Any]:
+    plan = written.plan
+    fallbacks = [t for t in plan if t.fell_back]
+    return {
+        "file": str(written.path),
+        "type": plan.mix.name,
+        "size": written.nbytes,
+        "size_before": file.file_size,
+        "types": _mix(plan),
+        "error": written.error,
+        "requantized": sum(t.is_requantized for t in plan),
+        "fallback_share": plan.share(fallbacks),
+        "fallbacks": [
+            {**_names(t), "columns": t.tensor.shape[0], "wanted": t.wanted.name} for t in fallbacks
+        ],
+        "tensors": [{**_names(t), "error": written.errors.get(t.tensor.name)} for t in plan],
+        "seconds": seconds,
+    }
+
+
+def _names(planned: TensorPlan) -> dict[str, Any]:
+    return {"name": planned.tensor.name, "from": planned.tensor.type.name, "to": planned.type.name}
+
+
+def _mix(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Tensors and bytes of each type, the most bytes first."""
+    tensors, nbytes = Counter[str](), Counter[str]()
+    for t in plan:
+        tensors[t.type.name] += 1
+        nbytes[t.type.name] += t.nbytes
+    return {name: {"tensors": tensors[name], "bytes": n} for name, n in nbytes.most_common()}
+
+
+def _print(report: dict[str, Any]) -> None:
+    total = sum(entry["bytes"] for entry in report["types"].values())
+    types = (f"{name} {e['bytes'] / total:.0%} ({e['tensors']})" for name, e in report["types"].items())
+    rows: list[tuple[str, object]] = [
+        ("file", report["file"]),
+        ("size", f"{size(report['size'])}, {size(report['size_before'])} before"),
+        ("quantization", f"{report['type']}: {', '.join(types)}"),
+    ]
+    if report["fallbacks"]:
+        rows.append(("fallback", _fallbacks(report)))
+    if any(t["error"] is not None for t in report["tensors"]):
+        rows.append(("error", f"{report['error']:.2%} of the weights (root mean square)"))
+    if "perplexity" in report:
+        rows.append(("perplexity", _perplexities(report["perplexity"])))
+    facts(rows)
+
+
+def _fallbacks(report: dict[str, Any]) -> str:
+    """What got another type because of the length of its rows, and how much that is."""
+    pairs = Counter((t["wanted"], t["to"]) for t in report["fallbacks"])
+    changes = ", ".join(f"{to} in place of {wanted} ({n})" for (wanted, to), n in pairs.most_common())
+    lengths = sorted({t["columns"] for t in report["fallbacks"]})
+    return (
+        f"{changes}: {report['fallback_share']:.0%} of the weights are in rows of "
+        f"{' or '.join(map(str, lengths))}, which are not whole blocks"
+    )
+
+
+def _perplexities(figures: dict[str, Any]) -> str:
+    def shown(which: str) -> str:
+        error = figures[f"{which}_error"]
+        return f"{figures[which]:.4f}" + ("" if error is None else f" +- {error:.4f}")
+
+    return f"{shown('before')} before, {shown('after')} after: {figures['ratio'] - 1:+.2%}"

@@ -1,0 +1,133 @@
+"""The bytes of a tensor in another type, a piece at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from llmgen.backends.cpu.kernels.quantizers import QUANTIZERS, SCRATCH, quantizer
+from llmgen.backends.cpu.kernels.quants import TABLE
+from llmgen.backends.cpu.runtime.library import KernelLibrary, Progress
+from llmgen.errors import UnsupportedModelError, shown
+from llmgen.gguf import GGMLType
+from llmgen.quantize.plan import TensorPlan
+
+_PIECE = 1 << 20
+"""Values of a piece: whole blocks of every type."""
+
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some of a tensor in its new type; the sums of squares of its ``error``, and of the weights (``size``)."""
+
+    data: Bytes
+    n_values: int
+    error: float
+    size: float
+
+
+class Converter:
+    """Turns tensors into other types, with the kernels of this process and the gguf package."""
+
+    def __init__(self) -> None:
+        self._library = KernelLibrary.for_level()
+
+    def prepare(self, plans: Iterable[TensorPlan], progress: Progress | None = None) -> None:
+        """Load or compile all kernels that these tensors need."""
+        kinds = {kind for p in plans for kind in (p.type, p.tensor.type) if _key(kind) in TABLE}
+        to = {_key(p.type) for p in plans if p.changes}
+        names = [f"quants.blocks:{_key(kind)}" for kind in sorted(kinds)]
+        self._library.require([*names, *(quantizer(key) for key in sorted(to & set(QUANTIZERS)))], progress)
+
+    def pieces(self, plan: TensorPlan, pool: ThreadPoolExecutor, n_threads: int) -> Iterator[Piece]:
+        """The tensor in its new type, in order; only a few pieces exist at a time.
+
+        Raises UnsupportedModelError for weights that are not finite, or are not in the new type.
+        """
+        waiting: deque[Future[Piece]] = deque()
+        try:
+            for start in range(0, plan.tensor.n_elements, _PIECE):
+                waiting.append(pool.submit(self._piece, plan, start))
+                if len(waiting) > n_threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for piece in waiting:
+                piece.cancel()
+
+    def _piece(self, plan: TensorPlan, start: int) -> Piece:
+        source = plan.tensor.type
+        n = min(_PIECE, plan.tensor.n_elements - start)
+        data = plan.tensor.data[source.bytes_for(start) : source.bytes_for(start + n)]
+        if _key(source) not in TABLE:
+            return Piece(data, n, 0.0, 0.0)
+        weights = self._floats(data, source, n)
+        largest = float(max(weights.max(), -weights.min()))  # NaN where there is one
+        if not np.isfinite(largest):
+            raise UnsupportedModelError(
+                f"the tensor {shown(plan.tensor.name)} has weights that are NaN or infinite, expected numbers; "
+                "the model is damaged, get it again or from another source"
+            )
+        size = float(np.square(weights, dtype=np.float64).sum())
+        if not plan.changes:
+            return Piece(data, n, 0.0, size)
+        out = self._quantized(weights, plan.type)
+        values = self._floats(out, plan.type, n)
+        if not np.isfinite(values).all() or _is_lost(largest, values):
+            raise UnsupportedModelError(
+                f"the tensor {shown(plan.tensor.name)} has a weight of {largest:.3g}, which is too large for "
+                f"{plan.type.name} with its half-precision numbers; choose BF16 or F32"
+            )
+        change = values - weights
+        return Piece(out, n, float(np.square(change, dtype=np.float64).sum()), size)
+
+    def _floats(self, data: Bytes, kind: GGMLType, n: int) -> Floats:
+        """n values from bytes of a type; all levels and llama.cpp give the same."""
+        out = np.empty(n, np.float32)
+        run = self._library.function(f"quants.blocks:{_key(kind)}", 3, returns=False)
+        run(data.ctypes.data, n // kind.block_size, out.ctypes.data)
+        return out
+
+    def _quantized(self, weights: Floats, kind: GGMLType) -> Bytes:
+        if _key(kind) not in QUANTIZERS:
+            return _by_gguf(weights, kind)
+        n = len(weights) // kind.block_size
+        out, scratch = np.empty(n * kind.block_bytes, np.uint8), np.empty(SCRATCH, np.uint8)
+        run = self._library.function(quantizer(_key(kind)), 4, returns=False)
+        run(weights.ctypes.data, n, out.ctypes.data, scratch.ctypes.data)
+        return out
+
+
+def _is_lost(largest: float, values: Floats) -> bool:
+    """Whether a large weight is gone: the sums of squares that a quantizer compares have overflowed."""
+    return largest > 1 and float(max(values.max(), -values.min())) < largest / 2
+
+
+def _by_gguf(weights: Floats, kind: GGMLType) -> Bytes:
+    """The other types as the gguf package rounds to them, which is how llama.cpp does."""
+    from gguf.quants import quantize
+
+    from gguf import GGMLQuantizationType
+
+    with np.errstate(
+        over="ignore", invalid="ignore", divide="ignore"
+    ):  # what overflows is refused afterwards
+        out = quantize(weights.reshape(1, -1), GGMLQuantizationType(int(kind)))
+    return np.ascontiguousarray(out).view(np.uint8).reshape(-1)
+
+
+def _key(kind: GGMLType) -> str:
+    return kind.name.lower()
+
+
+Done = Callable[[int, int], None]
+"""Called with (values done, values in all)."""

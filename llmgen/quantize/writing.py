@@ -1,0 +1,170 @@
+"""The new file, written tensor by tensor, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import sqrt
+from pathlib import Path
+from typing import BinaryIO
+
+from llmgen.backends.cpu.runtime.library import Progress
+from llmgen.backends.cpu.runtime.threads import default_threads
+from llmgen.errors import LLMGenError, UsageError, shown
+from llmgen.files import replacing
+from llmgen.gguf import GGUFFile
+from llmgen.gguf.head import NewTensor, head, padding, u32_pair
+from llmgen.quantize.mixes import Mix
+from llmgen.quantize.plan import Plan, plan
+from llmgen.quantize.tensors import Converter, Done
+
+_SPLIT = ("split.no", "split.count", "split.tensors.count")
+_DEFAULT_ALIGNMENT = 32
+_FILE_MODE = 0o666
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION in ggml/include/ggml.h
+
+
+@dataclass
+class Written:
+    """What was written: ``errors`` has, for each tensor that changed, its error relative to its size (rms)."""
+
+    path: Path
+    plan: Plan
+    nbytes: int = 0
+    errors: dict[str, float] = field(default_factory=dict)
+    _error: float = 0.0
+    _size: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """The error of all tensors that changed, relative to their size (rms)."""
+        return _relative(self._error, self._size)
+
+    def count(self, name: str, error: float, size: float) -> None:
+        """Take in the sums of squares of one tensor."""
+        self.errors[name] = _relative(error, size)
+        self._error += error
+        self._size += size
+
+
+def quantize(
+    file: GGUFFile,
+    mix: Mix,
+    out: Path,
+    *,
+    n_threads: int | None = None,
+    overwrite: bool = False,
+    done: Done | None = None,
+    compiling: Progress | None = None,
+) -> Written:
+    """Write ``file`` in the types of ``mix`` to ``out``; after any error nothing has changed there.
+
+    Never writes over the file itself, by whatever name.  Raises LLMGenError: UsageError where ``out``
+    exists (unless ``overwrite``) or is the model, UnsupportedModelError for tensors that cannot be
+    converted, ModelFileError when the model is written to meanwhile.
+    """
+    check_target(file, out, overwrite)
+    planned = plan(file, mix)
+    front = _head(file, planned)
+    alignment = _alignment(file)
+    _check_room(out, len(front) + sum(t.nbytes + padding(t.nbytes, alignment) for t in planned))
+    converter = Converter()
+    converter.prepare(planned, compiling)
+    written = Written(out, planned)
+    with _named(out), replacing(out, _FILE_MODE) as new:
+        new.write(front)
+        _write_tensors(new, planned, converter, written, alignment, n_threads or default_threads(), done)
+        file.check_unchanged()
+        written.nbytes = new.tell()
+    return written
+
+
+def check_target(file: GGUFFile, out: Path, overwrite: bool) -> None:
+    """Raise UsageError if ``out`` must not be written: the model under any name, or a file that is there."""
+    if not os.path.lexists(out):
+        if not out.parent.is_dir():
+            raise UsageError(
+                f"the folder {_path(out.parent)} does not exist; make it, or choose another place"
+            )
+        return
+    if any(out.exists() and os.path.samefile(out, path) for path in file.paths):
+        raise UsageError(f"{_path(out)} is the model itself; choose another name for the new file")
+    if out.is_dir():
+        raise UsageError(f"{_path(out)} is a folder, expected the name of the new file")
+    if not overwrite:
+        raise UsageError(f"{_path(out)} exists already; choose another name, or replace it with --force")
+
+
+def _head(file: GGUFFile, planned: Plan) -> bytes:
+    """The head of the new file: all metadata as they are, but those on parts and on the quantization."""
+    new = {"general.quantization_version": _QUANTIZATION_VERSION, "general.file_type": planned.mix.file_type}
+    pairs = [
+        u32_pair(key, new.pop(key)) if key in new else file.pair(key)
+        for key in file.metadata
+        if key not in _SPLIT
+    ]
+    pairs += [u32_pair(key, value) for key, value in new.items()]
+    tensors = [NewTensor(t.tensor.name, t.tensor.shape, t.type) for t in planned]
+    return head(pairs, tensors, _alignment(file))
+
+
+def _alignment(file: GGUFFile) -> int:
+    return int(file.metadata.get("general.alignment", _DEFAULT_ALIGNMENT))
+
+
+def _write_tensors(
+    new: BinaryIO,
+    planned: Plan,
+    converter: Converter,
+    written: Written,
+    alignment: int,
+    n_threads: int,
+    done: Done | None,
+) -> None:
+    total, finished = sum(t.tensor.n_elements for t in planned), 0
+    with ThreadPoolExecutor(n_threads) as pool:
+        for tensor in planned:
+            error = size = 0.0
+            for piece in converter.pieces(tensor, pool, n_threads):
+                new.write(piece.data.data)
+                error, size = error + piece.error, size + piece.size
+                finished += piece.n_values
+                if done is not None:
+                    done(finished, total)
+            new.write(bytes(padding(tensor.nbytes, alignment)))
+            if tensor.changes:
+                written.count(tensor.tensor.name, error, size)
+
+
+def _check_room(out: Path, nbytes: int) -> None:
+    free = shutil.disk_usage(out.parent).free
+    if free < nbytes:
+        raise LLMGenError(
+            f"{_path(out)} will have {nbytes:,} bytes, and the disk has {free:,} bytes free; "
+            "make room, or choose another place"
+        )
+
+
+@contextmanager
+def _named(out: Path) -> Iterator[None]:
+    """Say which file could not be written."""
+    try:
+        yield
+    except OSError as error:
+        what_to_do = "make room, or choose another place" if error.errno in _FULL else "choose another place"
+        reason = error.strerror or str(error)
+        raise LLMGenError(f"{_path(out)} could not be written: {reason}; {what_to_do}") from error
+
+
+def _path(path: Path) -> str:
+    return shown(str(path), 500, quote=False)
+
+
+def _relative(error: float, size: float) -> float:
+    return sqrt(error / size) if size else 0.0

@@ -1,0 +1,120 @@
+"""The quantizers: their error on many kinds of weights, the same bytes at all levels, odd blocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from kernels.call import levels, require
+
+from llmgen.backends.cpu.kernels.quantizers import QUANTIZERS, SCRATCH, quantizer
+from llmgen.backends.cpu.kernels.quants import TABLE
+from llmgen.backends.numpy.dequantize import dequantize
+from llmgen.gguf import GGMLType
+
+KEYS = list(QUANTIZERS)
+N = 1 << 15
+
+KINDS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "normal": lambda rng: rng.standard_normal(N),
+    "heavy tails": lambda rng: rng.standard_t(4, N) * 0.02,
+    "uniform": lambda rng: rng.uniform(-1, 1, N),
+    "shifted": lambda rng: rng.standard_normal(N) + 1,
+    "positive": lambda rng: rng.exponential(size=N),
+    "sparse": lambda rng: rng.standard_normal(N) * (rng.random(N) < 0.1),
+    "rows of their own size": lambda rng: (
+        rng.standard_normal(N) * np.repeat(rng.lognormal(0, 2, N // 64), 64)
+    ),
+}
+
+# What llama.cpp's quantizers (ggml_quantize_chunk without an importance matrix, llama-cpp-python 0.3.36)
+# reach on 2^20 weights of each kind: rms of the error, relative to that of the weights.
+THEIRS = {
+    "q2_k": (0.2970, 0.3425, 0.2332, 0.2018, 0.2272, 0.4451, 0.2953),
+    "q3_k": (0.1511, 0.1829, 0.1253, 0.1354, 0.1721, 0.0721, 0.1496),
+    "q4_k": (0.0715, 0.0862, 0.0546, 0.0501, 0.0543, 0.0500, 0.0713),
+    "q5_k": (0.0362, 0.0437, 0.0277, 0.0252, 0.0265, 0.0367, 0.0360),
+    "q6_k": (0.0178, 0.0228, 0.0133, 0.0164, 0.0217, 0.0081, 0.0178),
+    "iq4_nl": (0.0762, 0.0931, 0.0641, 0.0711, 0.0872, 0.0551, 0.0760),
+    "iq4_xs": (0.0768, 0.0940, 0.0646, 0.0717, 0.0879, 0.0566, 0.0766),
+}
+
+
+def quantized(key: str, weights: np.ndarray, level: str | None = None) -> np.ndarray:
+    """The bytes of the type."""
+    line = TABLE[key]
+    x = np.ascontiguousarray(weights, np.float32)
+    n = x.size // line.block
+    out, scratch = np.empty(n * line.block_bytes, np.uint8), np.full(SCRATCH, 0xFF, np.uint8)
+    run = require([quantizer(key)], level).function(quantizer(key), 4, returns=False)
+    run(x.ctypes.data, n, out.ctypes.data, scratch.ctypes.data)
+    return out
+
+
+def values(key: str, data: np.ndarray) -> np.ndarray:
+    return dequantize(data.reshape(1, -1), GGMLType[key.upper()]).reshape(-1)
+
+
+def relative_error(key: str, weights: np.ndarray) -> float:
+    change = values(key, quantized(key, weights)).astype(np.float64) - weights
+    return float(np.sqrt(np.square(change).mean() / np.square(weights).mean()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("key", KEYS)
+def test_no_less_exact_than_llama_cpp(key: str, kind: str) -> None:
+    weights = KINDS[kind](np.random.default_rng(7)).astype(np.float32)
+    assert relative_error(key, weights) < THEIRS[key][list(KINDS).index(kind)]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_weights_of_the_type_stay_nearly_as_they_are(key: str) -> None:
+    """A file that was quantized before, and is quantized again to the same type, loses little."""
+    rng = np.random.default_rng(3)
+    weights = values(key, quantized(key, rng.standard_normal(8192)))
+    assert relative_error(key, weights) < 0.2 * THEIRS[key][0]
+
+
+@pytest.mark.parametrize("level", [level for level in ("avx2", "generic") if level in levels()[1:]])
+@pytest.mark.parametrize(
+    "key", KEYS if os.environ.get("LLMGEN_TEST_EVERY_TYPE") else ["q4_k", "q6_k", "iq4_xs"]
+)
+def test_the_same_bytes_at_every_level(key: str, level: str) -> None:
+    weights = np.random.default_rng(5).standard_t(3, 4096)
+    np.testing.assert_array_equal(quantized(key, weights, level), quantized(key, weights))
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_blocks_do_not_depend_on_their_neighbours(key: str) -> None:
+    weights = np.random.default_rng(6).standard_normal(1024)
+    parts = [quantized(key, part) for part in np.split(weights, 4)]
+    np.testing.assert_array_equal(quantized(key, weights), np.concatenate(parts))
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_odd_blocks(key: str) -> None:
+    """Zeros become zeros; constants, single weights, huge and tiny ones stay close."""
+    assert not values(key, quantized(key, np.zeros(512))).any()
+    for scale in (0.1, 1.0, 1e3):
+        for block in (np.ones(256), -np.ones(256), np.arange(256) == 77, -1.0 * (np.arange(256) == 200)):
+            # the IQ4 types have no zero: what is nearest to it is 1/113 of the largest
+            assert relative_error(key, block * scale) < (0.06 if key.startswith("iq") else 0.002)
+    wide = np.random.default_rng(8).standard_normal(256)
+    assert relative_error(key, wide * 1e4) < 1.3 * THEIRS[key][0]
+    for subnormal in (1e-8, 1e-20, 1e-42):
+        assert np.isfinite(values(key, quantized(key, wide * subnormal))).all()
+        assert np.abs(values(key, quantized(key, wide * subnormal))).max() <= 8 * subnormal + 1e-4
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_signs_and_ends_of_the_range(key: str) -> None:
+    """The largest weight may be of either sign, anywhere in a block."""
+    rng = np.random.default_rng(9)
+    for at in (0, 15, 16, 31, 255):
+        for sign in (1, -1):
+            block = rng.standard_normal(256) * 0.01
+            block[at] = sign
+            found = values(key, quantized(key, block))
+            assert abs(found[at] - sign) < 0.05, (at, sign, found[at])

@@ -1,0 +1,133 @@
+"""``llmgen quantize`` as a user sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiny
+from models import smollm2
+from program import HANGS_S, PROGRAM, environment, in_terminal, llmgen, refused
+
+TEXT = "ab a b ab b a a b " * 400
+
+
+def wide(path: Path) -> Path:
+    """A model with one large matrix."""
+    rows = np.random.default_rng(1).standard_normal((4096, 1024)).astype(np.float32)
+    return tiny.write(path, tensors={"blk.0.extra.weight": rows})
+
+
+def test_facts_and_json(tmp_path: Path) -> None:
+    source, out = wide(tmp_path / "s.gguf"), tmp_path / "out.gguf"
+    done = llmgen("quantize", str(source), "q4_k_m", "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    told = dict(line.split("  ", 1) for line in done.stdout.splitlines())
+    assert told["file"].strip() == str(out)
+    assert "Q4_K_M: Q4_K 9" in told["quantization"]
+    assert "Q5_0 in place of Q4_K" in told["fallback"]
+    assert "in rows of 32 or 64" in told["fallback"]
+    assert 0.05 < float(told["error"].strip().split("%")[0]) / 100 < 0.08
+    again = llmgen("quantize", str(source), "Q4_K_M", "-o", str(out), "--json", "--force")
+    report = json.loads(again.stdout)
+    assert report["size"] == out.stat().st_size
+    assert report["size_before"] == source.stat().st_size
+    assert {t["name"] for t in report["tensors"]} >= {"blk.0.extra.weight", "output_norm.weight"}
+    [entry] = [t for t in report["fallbacks"] if t["name"] == "blk.0.ffn_up.weight"]
+    assert (entry["wanted"], entry["to"], entry["columns"]) == ("Q4_K", "Q5_0", 32)
+    assert 0 < report["fallback_share"] < 0.01
+
+
+def test_requantizing_is_told(tmp_path: Path) -> None:
+    source = tiny.write(tmp_path / "s.gguf", kind="q8_0")
+    done = llmgen("quantize", str(source), "Q4_0", "-o", str(tmp_path / "o.gguf"))
+    assert done.returncode == 0
+    assert "quantized already" in done.stderr
+    assert llmgen("quantize", str(source), "F16", "-o", str(tmp_path / "f.gguf")).stderr == ""
+
+
+def test_refusals(tmp_path: Path) -> None:
+    source, out = tiny.write(tmp_path / "s.gguf"), tmp_path / "out.gguf"
+    assert "choose one of F32" in refused(llmgen("quantize", str(source), "Q9", "-o", str(out)), 2)
+    assert "there is no file" in refused(
+        llmgen("quantize", str(tmp_path / "no.gguf"), "Q8_0", "-o", str(out))
+    )
+    assert "the model itself" in refused(
+        llmgen("quantize", str(source), "Q8_0", "-o", str(source), "--force"), 2
+    )
+    out.write_bytes(b"mine")
+    assert "--force" in refused(llmgen("quantize", str(source), "Q8_0", "-o", str(out)), 2)
+    missing = llmgen(
+        "quantize", str(source), "Q8_0", "-o", str(out), "--force", "--check", str(tmp_path / "t")
+    )
+    assert "No such file" in refused(missing)
+    assert out.read_bytes() == b"mine"
+
+
+def test_perplexity_before_and_after(tmp_path: Path) -> None:
+    text, out = tmp_path / "text.txt", tmp_path / "out.gguf"
+    text.write_text(TEXT)
+    source = tiny.write(tmp_path / "s.gguf")
+    done = llmgen("quantize", str(source), "Q8_0", "-o", str(out), "--check", str(text), "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)["perplexity"]
+    for name, path in (("before", source), ("after", out)):
+        alone = json.loads(llmgen("perplexity", str(path), str(text), "--json").stdout)
+        assert told[name] == alone["perplexity"]
+    assert told["ratio"] == pytest.approx(told["after"] / told["before"])
+    assert 0.99 < told["ratio"] < 1.01
+
+
+@pytest.mark.skipif(os.name == "nt", reason="limits of a process")
+def test_a_file_that_cannot_grow(tmp_path: Path) -> None:
+    """As on a full disk: one sentence, and nothing is left."""
+    source = wide(tmp_path / "s.gguf")
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    command = [*PROGRAM, "quantize", str(source), "F16", "-o", str(tmp_path / "out.gguf")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), preexec_fn=limit)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "out.gguf could not be written: File too large; make room" in line
+    assert os.listdir(tmp_path) == ["s.gguf"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    source = tmp_path / "s.gguf"
+    rows = np.random.default_rng(1).standard_normal((1 << 15, 1024)).astype(np.float32)
+    tiny.write(source, tensors={"blk.0.extra.weight": rows})
+    command = [*PROGRAM, "quantize", str(source), "Q2_K", "-o", str(tmp_path / "out.gguf"), "-t", "1"]
+    program = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment())
+    while program.poll() is None and len(os.listdir(tmp_path)) == 1:
+        pass  # until the new file is begun
+    program.send_signal(signal.SIGINT)
+    _, errors = program.communicate(timeout=HANGS_S)
+    assert program.returncode == 130, errors
+    assert b"Traceback" not in errors
+    assert os.listdir(tmp_path) == ["s.gguf"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
+    seen = in_terminal("quantize", str(wide(tmp_path / "s.gguf")), "Q4_0", "-o", str(tmp_path / "o.gguf"))
+    assert seen.code == 0
+    assert "to Q4_0" in seen.terminal
+    assert not [line for line in seen.screen if line.startswith("to Q4_0")]
+
+
+def test_the_real_model_answers_as_before(tmp_path: Path, compiled: None) -> None:
+    out = tmp_path / "out.gguf"
+    assert llmgen("quantize", str(smollm2()), "Q4_K_M", "-o", str(out)).returncode == 0
+    done = llmgen("run", str(out), "What is the capital of France?", "--temp", "0", "-n", "12")
+    assert "Paris" in done.stdout
