@@ -27,7 +27,8 @@ is made from the code by `scripts/make_architectures_doc.py`; how to add a row i
 
 *Proven* says what was compared with llama.cpp's logits on tiny random models in float32: always as
 one run, token by token, and in uneven pieces, with a normalized mean squared error under 1e-6.
-*layers*: also with six layers instead of two; *YaRN*: with stretched rotations; *scale*: with scaled logits.
+*layers*: also with six layers instead of two; *YaRN*: with stretched rotations; *scale*: with scaled logits;
+*experts*: with three of eight experts instead of two of two; *norm*: with keys that normalize and scale their weights.
 
 | architecture | models | what it is | remembers | proven |
 |---|---|---|---|---|
@@ -36,10 +37,10 @@ _FOOT = """
 Of models that write by diffusion, `LLM.logits` computes the logits of a text with its masks, in one run;
 filling the masks in is not there yet, so `llmgen run` and the others refuse them.
 
-Not here yet: mixtures of experts, latent attention, and some models with recurrent layers. A file of an
+Not here yet: latent attention, and some mixtures of experts and models with recurrent layers. A file of an
 architecture that is not here is refused with the nearest names.
 """
-_KINDS = {"layers": "layers", "yarn": "YaRN", "scale": "scale"}
+_KINDS = {"layers": "layers", "yarn": "YaRN", "scale": "scale", "experts": "experts", "norm": "norm"}
 
 
 def page() -> str:

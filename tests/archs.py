@@ -53,7 +53,7 @@ SPECS = tuple(name for arch in names() for name in _specs_of(arch))
 """The specs of all architectures that llmgen runs, as far as they are at hand."""
 UNORDERED = tuple(name for name in SPECS if not _class_of(name).causal)
 """Those without causal order, whose texts are computed in one run."""
-KINDS = ("layers", "yarn", "scale")
+KINDS = ("layers", "yarn", "scale", "experts", "norm")
 """How a spec may be changed, see ``variant``."""
 CHANGED = tuple(
     (name, kind)
@@ -78,7 +78,10 @@ def build_arch(name: str, type: str = "f32") -> Path:
 
 
 def changed(name: str, kind: str) -> dict[str, Any]:
-    """The spec ``name`` changed: six layers, rotations scaled by YaRN, or scaled logits."""
+    """The spec ``name`` changed: six layers, rotations scaled by YaRN, scaled logits, or more experts.
+
+    "experts": three of eight; "norm": their weights normalized and scaled besides.
+    """
     spec = read_spec(name)
     prefix = spec["arch"]
     if kind == "layers":
@@ -94,6 +97,13 @@ def changed(name: str, kind: str) -> dict[str, Any]:
             "rope.scaling.factor": ("FLOAT32", 4.0),
             "rope.scaling.original_context_length": ("UINT32", 64),
         }
+    elif kind in ("experts", "norm"):
+        new = {"expert_count": ("UINT32", 8), "expert_used_count": ("UINT32", 3)}
+        if kind == "norm":
+            new |= {"expert_weights_norm": ("BOOL", True), "expert_weights_scale": ("FLOAT32", 2.5)}
+        for tensor, shape in spec["tensors"]:
+            if any(part in tensor for part in ("_exps.", ".ffn_gate_inp.", "exp_probs_b")) and shape[-1] == 2:
+                shape[-1] = 8
     else:
         new = {"logit_scale": ("FLOAT32", 0.25)}
     dropped = {f"{prefix}.{key}" for key in new}
@@ -103,9 +113,9 @@ def changed(name: str, kind: str) -> dict[str, Any]:
 
 
 @cache
-def build_changed(name: str, kind: str) -> Path:
-    """The GGUF file of ``changed``."""
-    return _build(changed(name, kind), f"{name}+{kind}", "f32")
+def build_changed(name: str, kind: str, type: str = "f32") -> Path:
+    """The GGUF file of ``changed`` with its matrices in ``type``."""
+    return _build(changed(name, kind), f"{name}+{kind}-{type}", type)
 
 
 def build_variant(

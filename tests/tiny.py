@@ -54,6 +54,21 @@ def _shapes() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def mixture() -> dict[str, Any]:
+    """Arguments of ``write`` for a llama of four experts of which two are used."""
+    shapes = {"gate_inp": (4, WIDTH), "gate_exps": (4, HIDDEN, WIDTH), "up_exps": (4, HIDDEN, WIDTH),
+              "down_exps": (4, WIDTH, HIDDEN)}  # fmt: skip
+    rng, blocks = np.random.default_rng(1), range(LAYERS)
+    tensors = {
+        f"blk.{i}.ffn_{name}.weight": (rng.standard_normal(shape) * 0.1).astype(np.float32)
+        for i in blocks
+        for name, shape in shapes.items()
+    }
+    dense = [f"blk.{i}.ffn_{name}.weight" for i in blocks for name in ("gate", "up", "down")]
+    keys = {"expert_count": ("uint32", 4), "expert_used_count": ("uint32", 2)}
+    return {"keys": keys, "tensors": tensors, "drop": dense}
+
+
 def write(
     path: Path,
     keys: Mapping[str, tuple[str, Any] | None] | None = None,

@@ -9,17 +9,21 @@ A value of n stands for float32 [tokens, n], for the tokens of the present run.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from llmgen.model.rope import Rope
-from llmgen.model.weights import Matrix, Vector
+from llmgen.model.weights import Experts, Matrix, Vector
 
 Value: TypeAlias = Any
 """A backend's own class with an attribute ``n``."""
 StateHandle: TypeAlias = Any
 """A backend's own class: one of the states that the architecture asked for, in a sequence."""
+Choice: TypeAlias = Any
+"""A backend's own class: which experts each token takes, and with which weights."""
+Scores: TypeAlias = Literal["softmax", "sigmoid", "softmax_chosen"]
+"""What weighs experts: the softmax or the sigmoid of the router's logits, or the softmax of those that are chosen."""
 
 
 class Ops(Protocol):
@@ -155,6 +159,51 @@ class Ops(Protocol):
         step: [tokens, x.n]; a: [size, x.n]; b, c: [tokens, size]; skip: [x.n]; state:
         ``Recurrent(x.n, size)``.
         """
+
+    # ---- mixtures of experts ---------------------------------------------------------
+
+    def choose_experts(
+        self,
+        logits: Value,
+        n_used: int,
+        scores: Scores = "softmax",
+        *,
+        bias: Vector | None = None,
+        groups: tuple[int, int] = (1, 1),
+        normalize: bool = False,
+        scale: float = 1.0,
+    ) -> Choice:
+        """The n_used best of the experts for each token, by the router's logits [tokens, n_experts].
+
+        bias [n_experts]: added to the scores for the choice, not for the weights (DeepSeek V3,
+        arXiv:2412.19437).  groups (n, m): the experts lie in n groups of the same size, and
+        are chosen out of the m groups whose two best have the largest sum.  The weights are
+        the scores, divided by their sum if ``normalize``, times ``scale``.  Of experts that
+        are equally good the one with the lower number comes first; NaN counts as the best.
+        """
+
+    def expert_linear(
+        self,
+        x: Value,
+        w: Experts,
+        choice: Choice,
+        bias: Matrix | None = None,
+        scales: Vector | None = None,
+    ) -> Value:
+        """x @ w[e].T * scales[e] + bias[e] for each expert e that a token has chosen: [tokens, n_used, w.n_rows].
+
+        x: a value of the tokens, or one that has a row for each chosen expert already.
+        bias: [n_experts, w.n_rows], float32 in the file; scales: [n_experts].
+
+        Values with a row for each chosen expert may go through the operations that work value by
+        value on equal shapes, such as ``gated``, until ``mix`` ends them.
+        """
+
+    def spread(self, x: Value, choice: Choice) -> Value:
+        """x times the weight of each chosen expert: [tokens, n_used, x.n].  Its sum is a ``mix`` without weights."""
+
+    def mix(self, x: Value, choice: Choice, *, weighted: bool = True) -> Value:
+        """The sum over the chosen experts of weight * x[expert], the best expert first: [tokens, x.n]."""
 
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
         """x @ w.T + bias for the tokens whose logits are wanted, soft-capped.  Ends the forward pass."""

@@ -37,6 +37,36 @@ class Matrix:
         return [self.rows(sum(sizes[:i]), n) for i, n in enumerate(sizes)]
 
 
+@dataclass(frozen=True)
+class Experts:
+    """A matrix for each of ``n_experts`` experts, one behind the other in a tensor of three dimensions.
+
+    Of each matrix the rows [first_row, first_row + n_rows), n_cols values each.
+    """
+
+    tensor: TensorInfo
+    n_experts: int
+    n_rows: int
+    n_cols: int
+    whole_rows: int
+    """Rows from one expert's matrix to the next."""
+    first_row: int = 0
+
+    def rows(self, first: int, count: int) -> Experts:
+        """``count`` rows of each matrix from ``first`` on."""
+        return replace(self, n_rows=count, first_row=self.first_row + first)
+
+    def of(self, expert: int) -> Matrix:
+        """The matrix of one expert."""
+        return Matrix(self.tensor, self.n_rows, self.n_cols, expert * self.whole_rows + self.first_row)
+
+    @property
+    def all_rows(self) -> Matrix:
+        """All matrices as one, from the first row of the first to the last row of the last."""
+        n_rows = (self.n_experts - 1) * self.whole_rows + self.n_rows
+        return Matrix(self.tensor, n_rows, self.n_cols, self.first_row)
+
+
 @dataclass(frozen=True, eq=False)
 class Vector:
     """Norm weights or biases: float32 [n], or [rows, n] for one row per head."""
@@ -77,6 +107,11 @@ class Weights:
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Matrix:
         """The matrix ``name``, which must be [n_rows, n_cols]."""
         return Matrix(self._tensor(name, (n_cols, n_rows)), n_rows, n_cols)
+
+    def experts(self, name: str, n_experts: int, n_rows: int, n_cols: int) -> Experts:
+        """The tensor ``name``, which must be [n_experts, n_rows, n_cols]."""
+        tensor = self._tensor(name, (n_cols, n_rows, n_experts))
+        return Experts(tensor, n_experts, n_rows, n_cols, n_rows)
 
     def vector(self, name: str, n: int, rows: int = 1) -> Vector:
         """The float vector ``name`` of n values, or of ``rows`` times n."""
@@ -146,7 +181,7 @@ class Weights:
             raise UnsupportedModelError(
                 f"the model has no tensor {self._full(name)}; the file is incomplete or not supported"
             )
-        found = tuple(tensor.shape)
+        found = tuple(tensor.shape) + (1,) * (len(shape) - len(tensor.shape))
         while len(found) > len(shape) and found[-1] == 1:
             found = found[:-1]
         if found != shape:

@@ -38,6 +38,12 @@ def extra(*names: str) -> dict[str, Any]:
     return {"tensors": {name: np.ones(32, np.float32) for name in names}}
 
 
+def experts(count: int, used: int, **more: int) -> dict[str, Any]:
+    named = {"expert_count": count, "expert_used_count": used}
+    named |= {f"expert_{key}_count": value for key, value in more.items()}
+    return {"keys": {key: ("uint32", value) for key, value in named.items()}}
+
+
 def yarn(**more: float) -> dict[str, Any]:
     base = {BASE: ("float32", more.pop("base"))} if "base" in more else {}
     named = {f"rope.scaling.yarn_{key}": ("float32", value) for key, value in more.items()}
@@ -88,12 +94,35 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         r"ffn_gate.weight has the shape \[32, 64\].*metadata",
     ),
     "no hidden width": ({"keys": {"feed_forward_length": None}}, "feed_forward_length is missing"),
-    "experts over dense tensors": (u32("expert_count", 4), "mixture of experts .llama with expert_count 4"),
-    "experts in a number of words": ({"keys": {"expert_count": ("string", "4")}}, "with expert_count '4'"),
-    "experts' tensors": (extra("blk.0.ffn_up_exps.weight"), "with the tensor blk.0.ffn_up_exps.weight"),
-    "an unknown mixture": (
-        {"architecture": "qwen3moe", "keys": {"expert_count": ("uint32", 8), "attention.head_count": None}},
-        "mixture of experts .qwen3moe with expert_count 8",
+    "experts in a number of words": (
+        {"keys": {"expert_count": ("string", "4")}},
+        "expert_count is '4', expected a whole",
+    ),
+    "experts of which none is used": (
+        u32("expert_count", 4),
+        "used_count is missing, expected .* the 4 experts",
+    ),
+    "fewer experts than are used": (
+        experts(2, 3),
+        "used_count is 3, expected a number from 1 to the 2 experts",
+    ),
+    "experts over dense tensors": (experts(4, 2), "no tensor blk.0.ffn_gate_inp.weight"),
+    "a mixture without experts": ({"architecture": "qwen3moe"}, "qwen3moe.expert_count is missing"),
+    "experts' tensors": (
+        extra("blk.0.ffn_up_exps.weight"),
+        r"does not read 1 tensor.*blk.0.ffn_up_exps.weight",
+    ),
+    "groups that are no groups": (experts(8, 2, group=3), "group_count is 3, expected a divisor of 8"),
+    "groups of one": (experts(8, 2, group=8), "group_count is 8, expected a divisor of 8 with two"),
+    "groups of which none is used": (experts(8, 2, group=4), "group_used_count is missing"),
+    "groups with too few": (experts(8, 3, group=4, group_used=1), "expected groups with 3 experts together"),
+    "a mixture of a dense architecture": (
+        {"architecture": "internlm2", "keys": {"expert_count": ("uint32", 8), "attention.head_count": None}},
+        "mixture of experts .internlm2 with expert_count 8",
+    ),
+    "experts' tensors of a dense architecture": (
+        {"architecture": "internlm2", **extra("blk.0.ffn_up_exps.weight")},
+        "with the tensor blk.0.ffn_up_exps.weight",
     ),
     "an architecture with other keys": (
         {"architecture": "mamba", "keys": {"attention.head_count": ("uint32", 0)}},
@@ -196,14 +225,22 @@ ODD: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3", "mistral3", "stablelm"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "mistral3", "stablelm", "qwen2moe"])
 def test_no_key_of_any_type_ends_in_more_than_a_sentence(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: set[str] = set()
     get = Keys.get
     monkeypatch.setattr(Keys, "get", lambda self, key: asked.add(key) or get(self, key))
-    base = {"attention.sliding_window": ("uint32", 32), "attention.layer_norm_epsilon": ("float32", 1e-5)}
+    base = {
+        "attention.sliding_window": ("uint32", 32),
+        "attention.layer_norm_epsilon": ("float32", 1e-5),
+        **(
+            {"expert_count": ("uint32", 4), "expert_used_count": ("uint32", 2)}
+            if "moe" in architecture
+            else {}
+        ),
+    }
     with GGUFFile.open(tiny.write(tmp_path / "good.gguf", base, architecture=architecture)) as file:
         read_model(file)
     assert len(asked) > 15
@@ -297,8 +334,13 @@ def fuzz(folder: Path) -> None:
     import warnings
 
     warnings.simplefilter("ignore")
-    for architecture in ("llama", "mistral3"):
-        path = tiny.write(folder / f"{architecture}.gguf", tiny.YARN, architecture=architecture, kind="q8_0")
+    files: dict[str, dict[str, Any]] = {
+        "llama": {"keys": tiny.YARN},
+        "mistral3": {"keys": tiny.YARN, "architecture": "mistral3"},
+        "experts": tiny.mixture(),
+    }
+    for architecture, changes in files.items():
+        path = tiny.write(folder / f"{architecture}.gguf", kind="q8_0", **changes)
         data = path.read_bytes()
         with GGUFFile.open(path) as file:
             header = len(data) - sum(tensor.nbytes for tensor in file.tensors.values())

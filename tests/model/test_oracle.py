@@ -35,7 +35,7 @@ def test_reference_logits(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), CHANGED)
-def test_more_layers_yarn_and_scaled_logits(name: str, kind: str) -> None:
+def test_more_layers_and_experts_yarn_and_scaled_logits(name: str, kind: str) -> None:
     tokens, expected = reference(f"{name}+{kind}")
     assert nmse(logits(build_changed(name, kind), tokens), expected) < 1e-6
 

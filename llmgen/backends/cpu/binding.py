@@ -12,6 +12,7 @@ import numpy as np
 from llmgen.backends.cpu.kernels.quants import TABLE, QuantType
 from llmgen.backends.cpu.rope_table import RopeTable
 from llmgen.errors import UnsupportedModelError
+from llmgen.gguf import GGMLType
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Matrix, Vector
 
@@ -83,6 +84,17 @@ class Binding:
             copy[:nbytes] = m.tensor.data[-nbytes:]
             self._tails[m.name] = self.keep(copy)
         return self._tails[m.name]
+
+    def float_rows(self, m: Matrix) -> int:
+        """The address of a matrix whose values are used as they are.
+
+        Raises UnsupportedModelError for another type than F32.
+        """
+        if m.tensor.type is not GGMLType.F32:
+            raise UnsupportedModelError(
+                f"tensor {m.name} has the type {m.tensor.type.name}, expected F32 for the biases of experts"
+            )
+        return m.tensor.address + m.first_row * m.tensor.row_bytes
 
     def vector(self, v: Vector) -> int:
         """The address of a copy, padded with zeros to whole vectors of 16 values."""

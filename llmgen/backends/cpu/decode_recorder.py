@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from llmgen.backends.cpu.expert_recorder import ExpertRecorder, Part, Routing
 from llmgen.backends.cpu.kernels.layout import (
     ACTIVATION_FORMATS,
     KEY_BLOCK,
     MAX_COLUMNS,
     SCORE_ROWS,
+    STEP_BYTES,
     row_state_bytes,
 )
-from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Value
+from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, KernelAddress, Value
 from llmgen.backends.cpu.recorder import (
     COUNT_TOKENS,
     Heads,
@@ -24,10 +26,10 @@ from llmgen.backends.cpu.recorder import (
 )
 from llmgen.backends.cpu.recurrent_recorder import RecurrentRecorder
 from llmgen.backends.cpu.states import PlacedKV
-from llmgen.model.weights import Matrix, Vector
+from llmgen.model.weights import Experts, Matrix, Vector
 
 
-class DecodeRecorder(RecurrentRecorder):
+class DecodeRecorder(ExpertRecorder, RecurrentRecorder):
     """Generated tokens, 1 to MAX_COLUMNS."""
 
     max_tokens = MAX_COLUMNS
@@ -70,7 +72,8 @@ class DecodeRecorder(RecurrentRecorder):
             return x.copies[kind], EVERYTHING
         units = padded_units(x.n, kind)
         own_rows = not x.private and x.partition == Rows(x.n) and x.n % 32 == 0
-        out = Value(x.n, ACTIVATION_FORMATS[kind].size(x.n), self.max_tokens, not own_rows, x.partition)
+        nbytes = ACTIVATION_FORMATS[kind].size(x.n)
+        out = Value(x.n, nbytes, x.rows, not own_rows, x.partition, counter=x.counter)
         first: Any = 0
         last: Any = units
         if own_rows:
@@ -133,7 +136,7 @@ class DecodeRecorder(RecurrentRecorder):
 
     def _combined(self, kind: str, x: Value, y: Value | Vector) -> Value:
         own = all(self._own(v) for v in (x, y) if isinstance(v, Value))
-        out = self.value(x.n, private=not own, partition=Rows(x.n) if own else EVERYTHING)
+        out = self.value(x.n, private=not own, partition=Rows(x.n) if own else EVERYTHING, like=x)
         self._pointwise(kind, x, y, out)
         return out
 
@@ -143,6 +146,8 @@ class DecodeRecorder(RecurrentRecorder):
         return not x.private and x.partition == Rows(x.n)
 
     def add(self, x: Value, y: Value | Vector) -> Value:
+        if x.counter:  # rows of experts: many, of which a thread needs its own part only
+            return self._combined("add", x, y)
         out = self.value(x.n, private=True)
         self._pointwise("add", x, y, out)
         return out
@@ -152,7 +157,7 @@ class DecodeRecorder(RecurrentRecorder):
 
     def _unary(self, kind: str, x: Value, **parameter: float) -> Value:
         own = self._own(x)
-        out = self.value(x.n, private=not own, partition=Rows(x.n) if own else EVERYTHING)
+        out = self.value(x.n, private=not own, partition=Rows(x.n) if own else EVERYTHING, like=x)
         shift, n = self._own_rows(x.n) if own else (lambda t, n: 0, x.n)
         partition = out.partition if own else EVERYTHING
         self.emit(
@@ -167,6 +172,29 @@ class DecodeRecorder(RecurrentRecorder):
 
     def gated(self, gate: Value, up: Value, activation: str) -> Value:
         return self._combined(f"{activation}_mul", gate, up)
+
+    def _part(self, x: Value) -> Part:
+        if self._own(x):
+            return x.partition, *self._own_rows(x.n)
+        return EVERYTHING, lambda t, n: 0, x.n
+
+    def _expert_product(self, x: Value, w: Experts, routing: Routing) -> Value:
+        bound = self.binding.matrix(w.all_rows)
+        activations, reads = self.quantized(x, bound.kernels.activations)
+        out = self.value(w.n_rows, private=False, partition=Rows(w.n_rows), like=routing.rows)
+        accesses, arguments = self._matvec_arguments(bound, w.n_rows, activations, reads, out, COUNT_TOKENS)
+        own = self.scratch(STEP_BYTES + MAX_COLUMNS * activations.stride)
+        self.emit(
+            "experts:matvec",
+            [*accesses, (own, EVERYTHING, True)],
+            **arguments,
+            kernel=KernelAddress(bound.kernels.matvec),
+            expert_rows=w.whole_rows,
+            by_token=int(x.counter is None),
+            own=own,
+            routing=routing.block,
+        )
+        return out
 
     def _attended(self, q: Value, state: PlacedKV, n_heads: int, scores: dict[str, Any]) -> Value:
         group = n_heads // state.n_heads

@@ -39,7 +39,8 @@ class Value:
     private: bool
     partition: Hashable = EVERYTHING  # how it was written
     offset: int = -1  # in its arena, set by the planner
-    copies: dict[str, Value] = field(default_factory=dict)  # the same values quantized, or shared
+    copies: dict[Hashable, Value] = field(default_factory=dict)  # the same values quantized, shared or sorted
+    counter: Value | None = None  # what says how many rows there are, if they are not the tokens of the run
 
     @property
     def nbytes(self) -> int:
@@ -65,7 +66,14 @@ class Each:
     number: Callable[[int, int], int]
 
 
-Argument = int | float | Value | At | Each
+@dataclass(frozen=True)
+class KernelAddress:
+    """The address of a kernel that a step calls itself."""
+
+    name: str
+
+
+Argument = int | float | Value | At | Each | KernelAddress
 
 
 Access = tuple[Value, Hashable, bool]
@@ -111,7 +119,8 @@ class Plan:
 
     @property
     def kernels(self) -> list[str]:
-        return list(dict.fromkeys(step.kernel for step in self.steps))
+        called = [a.name for step in self.steps for a in step.args if isinstance(a, KernelAddress)]
+        return list(dict.fromkeys([*(step.kernel for step in self.steps), *called]))
 
     def _place_barriers(self) -> None:
         since: dict[Value, list[tuple[Hashable, bool]]] = {}
@@ -163,6 +172,8 @@ class Plan:
             table[:, i, 0] = address(step.kernel)
             table[:, i, STEP_BARRIER // 8] = step.barrier
             for j, argument in enumerate(step.args, STEP_HEADER // 8):
+                if isinstance(argument, KernelAddress):
+                    argument = address(argument.name)
                 table[:, i, j] = _resolve(argument, n_threads, shared, private)
         for thread in range(n_threads):
             upcoming = 0
@@ -178,7 +189,9 @@ def _conflict(partition: Hashable, writes: bool, before: tuple[Hashable, bool]) 
     return (writes or wrote) and (partition != other or partition == EVERYTHING)
 
 
-def _resolve(argument: Argument, n_threads: int, shared: int, private: list[int]) -> Any:
+def _resolve(
+    argument: int | float | Value | At | Each, n_threads: int, shared: int, private: list[int]
+) -> Any:
     """The table's entry: one number for all threads, or a list."""
     if isinstance(argument, Value):
         if argument.private:

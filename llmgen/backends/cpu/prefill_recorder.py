@@ -6,29 +6,31 @@ from collections.abc import Hashable
 from typing import Any
 
 from llmgen.backends.cpu.binding import Binding, BoundMatrix
+from llmgen.backends.cpu.expert_recorder import ExpertRecorder, Part, Routing
 from llmgen.backends.cpu.kernels.arguments import Binary, Panel
 from llmgen.backends.cpu.kernels.layout import (
     KEY_BLOCK,
     PANEL_ROWS,
     SCORE_ROWS,
+    STEP_BYTES,
     TILE_BLOCK,
     TILE_TOKENS,
     panel_scratch,
     row_state_bytes,
 )
-from llmgen.backends.cpu.plan import EVERYTHING, Access, Each, Step, Value
+from llmgen.backends.cpu.plan import EVERYTHING, Access, Each, KernelAddress, Step, Value
 from llmgen.backends.cpu.recorder import TOKENS, share
 from llmgen.backends.cpu.recurrent_recorder import RecurrentRecorder
 from llmgen.backends.cpu.runtime.caches import panels_together
 from llmgen.backends.cpu.states import PlacedKV
-from llmgen.model.weights import Matrix, Vector
+from llmgen.model.weights import Experts, Matrix, Vector
 
 PANEL_COLUMNS = 1024
 """Columns of a matrix that the panel kernel takes at once: an unpacked panel of so many, and as many
 activations of a tile, stay in the first cache."""
 
 
-class PrefillRecorder(RecurrentRecorder):
+class PrefillRecorder(ExpertRecorder, RecurrentRecorder):
     """Prompt tokens, up to ``chunk`` of one sequence or several."""
 
     split_tokens = 1
@@ -56,44 +58,51 @@ class PrefillRecorder(RecurrentRecorder):
         return out
 
     def _panel(self, x: Value, w: BoundMatrix, out: Value) -> None:
+        tiles = x if w.kernels.is_float else self._tiles(x)
+        accesses, arguments = self._panel_arguments(x, tiles, w, w.n_rows, out)
+        self.emit(w.kernels.panel, accesses, **arguments)
+
+    def _panel_arguments(
+        self, x: Value, tiles: Value, w: BoundMatrix, n_rows: int, out: Value
+    ) -> tuple[list[Access], dict[str, Any]]:
+        """What a panel kernel touches, and its arguments; of w the first n_rows."""
         kernels = w.kernels
-        tiles, blocks = x, w.n_cols
+        blocks = w.n_cols
         chunk, together, nbytes = w.n_cols, 1, -(-w.n_cols // 32) * kernels.panel_bytes + 64
-        if kernels.activations != "float32":
-            tiles, blocks = self._tiles(x), w.n_cols // kernels.block
+        if not kernels.is_float:
+            blocks = w.n_cols // kernels.block
             chunk, together = min(blocks, PANEL_COLUMNS // kernels.block), panels_together()
             n_chunks, wide = -(-blocks // chunk), chunk * kernels.block // 32
             _, nbytes = panel_scratch(kernels.panel_bytes, wide, together, n_chunks, self.max_tokens)
         scratch = self.scratch(nbytes)
-        first, last = share(-(-w.n_rows // PANEL_ROWS), 1)
+        first, last = share(-(-n_rows // PANEL_ROWS), 1)
         accesses: list[Access] = [
             (tiles, EVERYTHING, False),
             (out, out.partition, True),
             (scratch, EVERYTHING, True),
         ]
-        self.emit(
-            kernels.panel,
-            accesses,
+        arguments = {
             **w.arguments,
-            first=Each(first),
-            last=Each(last),
-            x=tiles,
-            blocks=blocks,
-            out=out,
-            scratch=scratch,
-            chunk=chunk,
-            together=together,
-            add=0,
-            rows=w.n_rows,
-            x_stride=x.stride,
-            groups=kernels.groups,
-        )
+            "first": Each(first),
+            "last": Each(last),
+            "x": tiles,
+            "blocks": blocks,
+            "out": out,
+            "scratch": scratch,
+            "chunk": chunk,
+            "together": together,
+            "add": 0,
+            "rows": n_rows,
+            "x_stride": x.stride,
+            "groups": kernels.groups,
+        }
+        return accesses, arguments
 
     def _tiles(self, x: Value) -> Value:
         """x as int8 tiles of eight tokens."""
         if "tiles" not in x.copies:
-            pairs = -(-self.max_tokens // (2 * TILE_TOKENS))  # what level amx takes at once
-            out = Value(x.n, x.n // 32 * TILE_BLOCK, 2 * pairs, False, TOKENS)
+            pairs = -(-x.rows // (2 * TILE_TOKENS))  # what level amx takes at once
+            out = Value(x.n, x.n // 32 * TILE_BLOCK, 2 * pairs, False, TOKENS, counter=x.counter)
             self.emit(
                 "activations:tiles", [(x, TOKENS, False), (out, TOKENS, True)], x=x, out=out, blocks=x.n // 32
             )
@@ -107,7 +116,7 @@ class PrefillRecorder(RecurrentRecorder):
         return self._by_token("mul", x, y)
 
     def _unary(self, kind: str, x: Value, **parameter: float) -> Value:
-        out = self.whole_tokens(x.n)
+        out = self.value(x.n, private=False, partition=TOKENS, like=x)
         accesses: list[Access] = [(x, TOKENS, False), (out, TOKENS, True)]
         self.emit(f"pointwise:{kind}", accesses, x=x, out=out, n=x.n, **parameter)
         return out
@@ -116,7 +125,7 @@ class PrefillRecorder(RecurrentRecorder):
         return self._by_token(f"{activation}_mul", gate, up)
 
     def _by_token(self, kind: str, x: Value, y: Value | Vector) -> Value:
-        out = self.whole_tokens(x.n)
+        out = self.value(x.n, private=False, partition=TOKENS, like=x)
         accesses: list[Access] = [(x, TOKENS, False), (out, TOKENS, True)]
         second: dict[str, Any]
         if isinstance(y, Value):
@@ -134,6 +143,49 @@ class PrefillRecorder(RecurrentRecorder):
         nbytes = SCORE_ROWS * KEY_BLOCK * 4 + TILE_TOKENS * group * row + 64
         self._attend("tiles", q, state, group, scores, out, self.scratch(nbytes))
         return out
+
+    def _expert_product(self, x: Value, w: Experts, routing: Routing) -> Value:
+        bound = self.binding.matrix(w.all_rows)
+        out = self.value(w.n_rows, False, ("panels", w.n_rows), like=routing.rows)
+        if bound.kernels.is_float:
+            rows = x if x.counter else self._gathered(x, routing)
+            tiles, tile_bytes = rows, TILE_TOKENS * rows.stride
+        else:
+            rows, tiles = x, self._tiles(x) if x.counter else self._sorted_tiles(x, routing)
+            tile_bytes = tiles.stride
+        accesses, arguments = self._panel_arguments(rows, tiles, bound, w.n_rows, out)
+        own = self.scratch(STEP_BYTES)
+        self.emit(
+            "experts:panel",
+            [*accesses, (own, EVERYTHING, True)],
+            **arguments,
+            kernel=KernelAddress(bound.kernels.panel),
+            expert_rows=w.whole_rows,
+            tile_bytes=tile_bytes,
+            own=own,
+            routing=routing.block,
+        )
+        return out
+
+    def _sorted_tiles(self, x: Value, routing: Routing) -> Value:
+        """The tokens of x as tiles of the routing's rows."""
+        if (routing, "tiles") not in x.copies:
+            pairs = -(-routing.rows.rows // (2 * TILE_TOKENS))
+            out = Value(x.n, x.n // 32 * TILE_BLOCK, 2 * pairs, False, TOKENS, counter=routing.block)
+            accesses: list[Access] = [(x, EVERYTHING, False), (out, TOKENS, True)]
+            self.emit(
+                "experts:tiles",
+                accesses,
+                x=x,
+                out=out,
+                blocks=x.n // 32,
+                routing=routing.block,
+            )
+            x.copies[routing, "tiles"] = out
+        return x.copies[routing, "tiles"]
+
+    def _part(self, x: Value) -> Part:
+        return TOKENS, lambda t, n: 0, x.n
 
     def fuse_residuals(self) -> None:
         """x + linear(...): let the panel kernel add into x if x is not needed any more."""

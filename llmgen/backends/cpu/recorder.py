@@ -90,8 +90,12 @@ class Recorder(ABC):
 
     # ---- building blocks ---------------------------------------------------------
 
-    def value(self, n: int, private: bool, partition: Hashable = EVERYTHING) -> Value:
-        return Value(n, floats_bytes(n), self.max_tokens, private, partition)
+    def value(
+        self, n: int, private: bool, partition: Hashable = EVERYTHING, like: Value | None = None
+    ) -> Value:
+        """A value of n; like: one that has the rows it shall have, by default one for each token."""
+        rows, counter = (like.rows, like.counter) if like else (self.max_tokens, None)
+        return Value(n, floats_bytes(n), rows, private, partition, counter=counter)
 
     def scratch(self, nbytes: int) -> Value:
         return Value(0, nbytes, 1, True)
@@ -107,6 +111,11 @@ class Recorder(ABC):
         """
         assert not any(writes and v.copies for v, _, writes in accesses), f"{kernel} changes a copied value"
         table = table_of(kernel)
+        counter = next((v.counter for v, _, _ in accesses if v.counter), None)
+        if counter is not None:  # its rows take the place of the run's tokens
+            accesses = [*accesses, (counter, EVERYTHING, False)]
+            if "control" in table._fields:
+                arguments.setdefault("control", counter)
         for name in table._fields:
             if name not in arguments:
                 if name in ("control", "split_tokens"):
@@ -419,7 +428,16 @@ class Recorder(ABC):
 
     def _matvec(self, w: BoundMatrix, x: Value, reads: Hashable, out: Value, count: int) -> None:
         """Emit the matrix-vector kernel of w."""
-        first, last = share(w.n_rows, rows_unit(w.n_rows))
+        accesses, arguments = self._matvec_arguments(w, w.n_rows, x, reads, out, count)
+        first, _ = share(w.n_rows, rows_unit(w.n_rows))
+        stream: Stream = (w.address, lambda t, n: first(t, n) * w.row_bytes)
+        self.emit(w.kernels.matvec, accesses, stream, **arguments)
+
+    def _matvec_arguments(
+        self, w: BoundMatrix, n_rows: int, x: Value, reads: Hashable, out: Value, count: int
+    ) -> tuple[list[Access], dict[str, Any]]:
+        """What a matrix-vector kernel touches, and its arguments; of w the first n_rows."""
+        first, last = share(n_rows, rows_unit(n_rows))
         kernels = w.kernels
         steps, tail = divmod(w.n_cols, kernels.step)
         scratch = self.scratch(MAX_COLUMNS * COLUMN_SUMS)
@@ -428,20 +446,18 @@ class Recorder(ABC):
             (out, out.partition, True),
             (scratch, EVERYTHING, True),
         ]
-        self.emit(
-            kernels.matvec,
-            accesses,
-            (w.address, lambda t, n: first(t, n) * w.row_bytes),
+        arguments = {
             **w.arguments,
-            first=Each(first),
-            last=Each(last),
-            x=x,
-            steps=steps,
-            tail=tail // kernels.block,
-            out=out,
-            count=count,
-            scratch=scratch,
-        )
+            "first": Each(first),
+            "last": Each(last),
+            "x": x,
+            "steps": steps,
+            "tail": tail // kernels.block,
+            "out": out,
+            "count": count,
+            "scratch": scratch,
+        }
+        return accesses, arguments
 
 
 def real_units(n: int, kind: str) -> int:

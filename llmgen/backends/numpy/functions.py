@@ -106,6 +106,42 @@ def softmax(x: Array) -> Array:
     return e / np.sum(e, axis=-1, keepdims=True)
 
 
+def choose(
+    logits: Array,
+    n_used: int,
+    scores: str = "softmax",
+    bias: Array | None = None,
+    groups: tuple[int, int] = (1, 1),
+    normalize: bool = False,
+    scale: float = 1.0,
+) -> tuple[Array, Array]:
+    """The experts of each token and their weights, [n, n_used] each, from logits [n, n_experts].
+
+    The arguments are those of ``model.ops.Ops.choose_experts``.
+    """
+    weights = {"softmax": softmax, "sigmoid": sigmoid, "softmax_chosen": lambda x: x}[scores](logits)
+    n_groups, n_groups_used = groups
+    # without a bias the logits have the order of the scores, of which rounding may make equals
+    keys = logits if bias is None and n_groups == 1 else weights + (0 if bias is None else bias)
+    if n_groups > 1:
+        grouped = keys.reshape(len(keys), n_groups, -1)
+        totals = np.sort(grouped, axis=2)[..., -2:].sum(axis=2)
+        left_out = np.argsort(np.where(np.isnan(totals), -np.inf, -totals), axis=1, kind="stable")[
+            :, n_groups_used:
+        ]
+        grouped = grouped.copy()
+        np.put_along_axis(grouped, left_out[..., None], -np.inf, axis=1)
+        keys = grouped.reshape(keys.shape)
+    ids = np.argsort(np.where(np.isnan(keys), -np.inf, -keys), axis=1, kind="stable")[:, :n_used]
+    chosen = np.take_along_axis(weights, ids, axis=1)
+    if scores == "softmax_chosen":
+        chosen = softmax(chosen)
+    if normalize:
+        # llama.cpp's least divisor (src/llama-graph.cpp, build_moe_ffn)
+        chosen = chosen / np.maximum(np.sum(chosen, axis=1, keepdims=True), 2.0**-14)
+    return ids, chosen * chosen.dtype.type(scale)
+
+
 def attention(
     q: Array,
     k: Array,

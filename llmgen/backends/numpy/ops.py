@@ -13,9 +13,10 @@ from llmgen.backends.numpy.dequantize import dequantize
 from llmgen.backends.numpy.functions import Array
 from llmgen.errors import ContextFullError
 from llmgen.gguf import GGMLType
+from llmgen.model.ops import Scores
 from llmgen.model.rope import Rope
 from llmgen.model.states import KV, Recurrent
-from llmgen.model.weights import Matrix, Vector
+from llmgen.model.weights import Experts, Matrix, Vector
 
 FLOAT_TYPES = (GGMLType.F64, GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 
@@ -36,13 +37,21 @@ class Precision:
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """float [tokens, n]."""
+    """float [tokens, n], or [tokens, n_used, n] where there is a row for each chosen expert."""
 
     x: Array
 
     @property
     def n(self) -> int:
-        return int(self.x.shape[1])
+        return int(self.x.shape[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The experts of each token, int [tokens, n_used], and their weights, float [tokens, n_used]."""
+
+    ids: Array
+    weights: Array
 
 
 class KVState:
@@ -240,6 +249,43 @@ class NumpyOps:
             x.x, step.x, a.values.astype(dtype), b.x, c.x, state.values
         )
         return Value(y + skip.values.astype(dtype) * x.x)
+
+    def choose_experts(
+        self,
+        logits: Value,
+        n_used: int,
+        scores: Scores = "softmax",
+        *,
+        bias: Vector | None = None,
+        groups: tuple[int, int] = (1, 1),
+        normalize: bool = False,
+        scale: float = 1.0,
+    ) -> Choice:
+        shift = None if bias is None else bias.values
+        return Choice(*functions.choose(logits.x, n_used, scores, shift, groups, normalize, scale))
+
+    def expert_linear(
+        self,
+        x: Value,
+        w: Experts,
+        choice: Choice,
+        bias: Matrix | None = None,
+        scales: Vector | None = None,
+    ) -> Value:
+        entering = x.x if x.x.ndim == 3 else np.repeat(x.x[:, None], choice.ids.shape[1], axis=1)
+        y: Array = np.empty((*choice.ids.shape, w.n_rows), entering.dtype)
+        for expert in np.unique(choice.ids):
+            chose = choice.ids == expert
+            y[chose] = self.linear(Value(entering[chose]), w.of(expert)).x
+        if scales is not None:
+            y = y * scales.values[choice.ids, None].astype(y.dtype)
+        return Value(y if bias is None else y + self._matrices[bias][choice.ids].astype(y.dtype))
+
+    def spread(self, x: Value, choice: Choice) -> Value:
+        return Value(x.x[:, None] * choice.weights[..., None])
+
+    def mix(self, x: Value, choice: Choice, *, weighted: bool = True) -> Value:
+        return Value(np.sum(x.x * choice.weights[..., None] if weighted else x.x, axis=1))
 
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
         wanted = Value(x.x[len(x.x) - self._n_logits :])

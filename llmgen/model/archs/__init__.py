@@ -72,11 +72,11 @@ def read_model(file: GGUFFile) -> Decoder:
         raise UnsupportedModelError(
             f"{file.path} has no general.architecture, so it is no model; choose another file"
         )
-    cls, experts = find(name), _experts(file)
-    if experts and not (cls and cls.mixture):
+    cls = find(name)
+    if cls and not cls.mixture and (experts := _experts(file)):
         raise UnsupportedModelError(
-            f"the model is a mixture of experts ({shown(name, quote=False)} with {experts}), which llmgen "
-            f"does not run; use a dense model{_nearest(name)}"
+            f"the model is a mixture of experts ({shown(name, quote=False)} with {experts}), and llmgen runs "
+            "models of this architecture only without experts; use one of those"
         )
     if cls is None:
         raise UnsupportedModelError(

@@ -11,17 +11,18 @@ import numpy as np
 from llmgen.model.archs import architecture
 from llmgen.model.blocks import NormedAfterRope, PreNorm
 from llmgen.model.keys import Keys
+from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, StateHandle, Value
 from llmgen.model.rope import NOPE, Rope, RopeScaling
 from llmgen.model.weights import Weights
 
 
 @architecture("llama")
-class Llama(PreNorm):
-    """Pre-norm transformer with rotary positions on neighbouring pairs and a gated feed-forward."""
+class Llama(Mixture):
+    """Pre-norm transformer with rotary positions on neighbouring pairs and a gated feed-forward, perhaps of experts."""
 
-    models = "Llama 1, 2, 3.x, Mistral 7B, SmolLM 1 and 2, TinyLlama, Yi, Vicuna"
-    neox = False
+    models = "Llama 1, 2, 3.x, Mistral 7B, Mixtral, SmolLM 1 and 2, TinyLlama, Yi, Vicuna"
+    neox, expert_size, may_be_dense = False, "whole", True
 
     def factors(self, b: Ops, w: Weights) -> np.ndarray | None:
         if self.rope_scaling.kind == "longrope":

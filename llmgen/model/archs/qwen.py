@@ -7,6 +7,7 @@ from typing import Any, Self
 from llmgen.model.archs import architecture
 from llmgen.model.blocks import PreNorm, Sections
 from llmgen.model.keys import MAX_FEED_FORWARD, Keys
+from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, Value
 from llmgen.model.weights import Weights
 
@@ -40,6 +41,26 @@ class Qwen3(PreNorm):
     def finish(self, b: Ops, w: Weights, x: Value) -> None:
         w.skip("cls.output")  # the head of a reranker
         b.logits(x, self.output_matrix(w))
+
+
+@architecture("qwen2moe")
+class Qwen2MoE(Mixture):
+    """Qwen 2 with experts, and a feed-forward beside them that each token weighs with a gate of its own."""
+
+    models = "Qwen 1.5 MoE A2.7B, Qwen 2 57B A14B"
+    normalized, expert_size, shared_size = False, "divided", "dense"
+
+    def shared(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
+        gate = b.linear(x, w.matrix(f"blk.{layer}.ffn_gate_inp_shexp", 1, self.n_embd))
+        return b.gate_heads(super().shared(b, w, x, layer), gate)
+
+
+@architecture("qwen3moe")
+class Qwen3MoE(Mixture):
+    """Qwen 3 with experts."""
+
+    models = "Qwen 3 30B A3B and 235B A22B, Qwen 3 Coder"
+    normed_heads, expert_size = True, "divided"
 
 
 @architecture("qwen2vl")

@@ -15,11 +15,11 @@ import pytest
 
 import gguf
 import llmgen.backends.cpu.model as engine
-from archs import build_arch
+from archs import build_variant
 from llmgen.backends.cpu.model import Model
 from llmgen.backends.cpu.runtime.thread_policy import ThreadPolicy
 from llmgen.backends.numpy import functions
-from llmgen.backends.numpy.functions import ACTIVATIONS, layer_norm, rms_norm
+from llmgen.backends.numpy.functions import ACTIVATIONS, choose, layer_norm, rms_norm
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs.llama import Llama
 from llmgen.model.ops import Ops
@@ -36,12 +36,19 @@ MATRICES = {  # name: rows, columns
     "ffn_up": (N_FF, N_EMBD),
     "ffn_down": (N_EMBD, N_FF),
 }
+N_EXPERTS, N_USED = 8, 3
+EXPERTS = {
+    "blk.0.ffn_gate_inp.weight": [N_EMBD, N_EXPERTS],
+    "blk.0.ffn_up_exps.weight": [N_EMBD, N_FF, N_EXPERTS],
+    "blk.0.ffn_down_exps.weight": [N_FF, N_EMBD, N_EXPERTS],
+    "blk.0.ffn_down_exps.bias": [N_EMBD, N_EXPERTS],
+}
 
 
 KINDS = [
     *("rms", "layer", "linear", "linear", "linear", "bias", "add", "add", "add", "silu", "gelu", "sigmoid"),
     *("only gelu", "only silu", "only relu", "times", "times row", "add row", "scale", "clamp", "gate"),
-    *("only softplus", "turn", "convolve", "attend", "delta", "scan"),
+    *("only softplus", "turn", "convolve", "attend", "delta", "scan", "experts", "spread"),
 ]
 HEADS, KEY_DIM, SIZE, TAPS = 4, 8, 6, 3
 N_PROMPT, N_ALONE = 21, 5
@@ -77,7 +84,8 @@ def random_ops(rng: random.Random) -> list[tuple[Any, ...]]:
             ops.append((kind, of(MATRICES[name][1]), f"blk.{rng.randint(0, 1)}.{name}"))
             widths.append(MATRICES[name][0])
             continue
-        width = N_EMBD if kind in ("rms", "layer", "times row", "add row") else rng.choice(widths)
+        narrow = ("rms", "layer", "times row", "add row", "experts", "spread")
+        width = N_EMBD if kind in narrow else rng.choice(widths)
         ops.append((kind, of(width), of(width)))
         widths.append(width)
     ops.append(("rms", of(N_EMBD), 0))
@@ -149,6 +157,8 @@ def recorded(ops: list[tuple[Any, ...]]) -> Callable[[Llama, Ops, Weights, Any],
                 values.append(b.head_part(values[x], 1, 0, values[x].n))
             elif state_of(kind, N_EMBD):
                 values.append(recurred(b, w, kind, values[x], values[y], next(slots)))
+            elif kind in ("experts", "spread"):
+                values.append(mixture(b, w, values[x], values[y], kind == "spread"))
             elif kind.startswith("only "):
                 values.append(b.activate(values[x], kind.removeprefix("only ")))
             else:
@@ -183,6 +193,31 @@ def recurrence(kind: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (out if delta else out + row(HEADS, 1)[:, None] * v).reshape(x.shape)
 
 
+def mixture(b: Ops, w: Weights, x: Any, y: Any, spread: bool) -> Any:
+    """Experts that y chooses work on x; spread: their weights are applied first."""
+    name = "blk.0.ffn_"
+    choice = b.choose_experts(b.linear(y, w.matrix(f"{name}gate_inp", N_EXPERTS, N_EMBD)), N_USED)
+    up = w.experts(f"{name}up_exps", N_EXPERTS, N_FF, N_EMBD)
+    rows = b.spread(x, choice) if spread else x
+    inner = b.gated(b.expert_linear(rows, up, choice), b.expert_linear(x, up, choice), "silu")
+    down = w.experts(f"{name}down_exps", N_EXPERTS, N_EMBD, N_FF)
+    bias = w.matrix(f"{name}down_exps.bias", N_EXPERTS, N_EMBD)
+    return b.mix(b.expert_linear(inner, down, choice, bias), choice, weighted=not spread)
+
+
+def computed_mixture(
+    weights: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray, spread: bool
+) -> np.ndarray:
+    router, up, down, bias = (weights[name] for name in EXPERTS)
+    out = np.zeros_like(x)
+    for t, (ids, factors) in enumerate(zip(*choose(y @ router.T, N_USED), strict=True)):
+        for expert, factor in zip(ids, factors, strict=True):
+            entering = x[t] * factor if spread else x[t]
+            inner = ACTIVATIONS["silu"](up[expert] @ entering) * (up[expert] @ x[t])
+            out[t] += (down[expert] @ inner + bias[expert]) * (1 if spread else factor)
+    return out
+
+
 def computed(
     ops: list[tuple[Any, ...]], weights: dict[str, np.ndarray], ids: list[int], eps: float
 ) -> np.ndarray:
@@ -215,6 +250,8 @@ def computed(
         elif state_of(kind, N_EMBD):
             pairs = zip(sequences(values[x]), sequences(values[y]), strict=True)
             values.append(np.concatenate([recurrence(kind, *pair) for pair in pairs]))
+        elif kind in ("experts", "spread"):
+            values.append(computed_mixture(weights, values[x], values[y], kind == "spread"))
         elif kind.startswith("only "):
             values.append(ACTIVATIONS[kind.removeprefix("only ")](values[x]))
         else:
@@ -281,6 +318,8 @@ def test_random_recurrences(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         [("rms", 0, 0), ("linear", 1, "blk.0.attn_q"), ("add", 0, 2), ("add", 3, 2)],  # needed again
         [("rms", 0, 0), ("linear", 1, "blk.0.attn_q"), ("add", 0, 2), ("add", 3, 0)],
         [("rms", 0, 0), ("linear", 1, "blk.0.attn_q"), ("add", 0, 2), ("rms", 3, 0)],  # a true residual
+        [("rms", 0, 0), ("experts", 1, 1), ("add", 0, 2), ("spread", 3, 1), ("add", 3, 4)],
+        [("linear", 0, "blk.0.attn_q"), ("experts", 1, 1), ("experts", 1, 2), ("spread", 3, 1)],
     ],
 )
 def test_sums_into_the_matrix_product(ops: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +332,7 @@ def check(ops: list[tuple[Any, ...]], seed: int, kind: str, monkeypatch: pytest.
     monkeypatch.setattr(Llama, "states", lambda _: states_of(ops))
     monkeypatch.setattr(engine, "check_all_read", lambda *_: None)  # these read a few of the file's tensors
     ids = np.random.default_rng(seed).integers(0, 128, N_PROMPT).tolist()
-    with GGUFFile.open(build_arch("llama-dense", kind)) as file:
+    with GGUFFile.open(build_variant("llama-dense", "experts", reshape=EXPERTS, type=kind)) as file:
         results = []
         for n_threads in (1, 2, 3):
             model = Model.load(file, n_ctx=64, n_threads=n_threads)

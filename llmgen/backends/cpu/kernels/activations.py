@@ -196,37 +196,51 @@ def tiles(args: int, thread: int, n_threads: int) -> None:
     At level amx two tiles lie side by side (layout.PAIR_BLOCK).  Tokens behind the last are
     whatever the buffer holds.
     """
-    blocks = arg(args, tiles_at.blocks)
+    stride = arg(args, tiles_at.x_stride)
     n_tiles = (control_field(arg(args, tiles_at.control), CONTROL_TOKENS) + TILE_TOKENS - 1) // TILE_TOKENS
     first, last = share(n_tiles, thread, n_threads)
     for tile in range(first, last):
-        stride = arg(args, tiles_at.x_stride)
         x = arg(args, tiles_at.x) + tile * TILE_TOKENS * stride
-        if PAIRS:
-            out = arg(args, tiles_at.out) + tile // 2 * blocks * PAIR_BLOCK
-            for t in range(TILE_TOKENS):
-                place = tile % 2 * TILE_TOKENS + t
-                for i in range(blocks):
-                    o = out + i * PAIR_BLOCK
-                    store_i8x32(o + 32 * place, _token(x + t * stride + 128 * i, o, 4 * place))
-        else:
-            out = arg(args, tiles_at.out) + tile * blocks * TILE_BLOCK
-            for _ in range(blocks):
-                store_transposed_32(
-                    out,
-                    (
-                        _token(x, out, 0),
-                        _token(x + stride, out, 4),
-                        _token(x + 2 * stride, out, 8),
-                        _token(x + 3 * stride, out, 12),
-                        _token(x + 4 * stride, out, 16),
-                        _token(x + 5 * stride, out, 20),
-                        _token(x + 6 * stride, out, 24),
-                        _token(x + 7 * stride, out, 28),
-                    ),
-                )
-                x += 128
-                out += TILE_BLOCK
+        rows = (
+            x,
+            x + stride,
+            x + 2 * stride,
+            x + 3 * stride,
+            x + 4 * stride,
+            x + 5 * stride,
+            x + 6 * stride,
+            x + 7 * stride,
+        )
+        put_tile(arg(args, tiles_at.out), tile, arg(args, tiles_at.blocks), rows)
+
+
+@inline
+def put_tile(out, tile, blocks, rows):  # type: ignore[no-untyped-def]
+    """Eight tokens, f32 at the addresses ``rows``, as the tile of this number in the tiles at out."""
+    if PAIRS:
+        out += tile // 2 * blocks * PAIR_BLOCK
+        for t in range(TILE_TOKENS):
+            place = tile % 2 * TILE_TOKENS + t
+            for i in range(blocks):
+                o = out + i * PAIR_BLOCK
+                store_i8x32(o + 32 * place, _token(rows[t] + 128 * i, o, 4 * place))
+    else:
+        out += tile * blocks * TILE_BLOCK
+        for i in range(0, 128 * blocks, 128):
+            store_transposed_32(
+                out,
+                (
+                    _token(rows[0] + i, out, 0),
+                    _token(rows[1] + i, out, 4),
+                    _token(rows[2] + i, out, 8),
+                    _token(rows[3] + i, out, 12),
+                    _token(rows[4] + i, out, 16),
+                    _token(rows[5] + i, out, 20),
+                    _token(rows[6] + i, out, 24),
+                    _token(rows[7] + i, out, 28),
+                ),
+            )
+            out += TILE_BLOCK
 
 
 @inline
