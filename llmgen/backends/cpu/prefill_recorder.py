@@ -210,7 +210,8 @@ def _residual(panel: Step, add: Step) -> Binary | None:
     if not isinstance(product, Panel) or not isinstance(total, Binary) or add.kernel != "pointwise:add":
         return None
     fits = (
-        total.y is product.out
+        product.add == 0  # otherwise its result is a sum already, which has its place
+        and total.y is product.out
         and total.out is not total.x
         and all(v is not total.x for v, _, _ in panel.accesses)
     )

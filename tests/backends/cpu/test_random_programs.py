@@ -320,6 +320,10 @@ def test_random_recurrences(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         [("rms", 0, 0), ("linear", 1, "blk.0.attn_q"), ("add", 0, 2), ("rms", 3, 0)],  # a true residual
         [("rms", 0, 0), ("experts", 1, 1), ("add", 0, 2), ("spread", 3, 1), ("add", 3, 4)],
         [("linear", 0, "blk.0.attn_q"), ("experts", 1, 1), ("experts", 1, 2), ("spread", 3, 1)],
+        [  # the sum of two products is added
+            *(("rms", 0, 0), ("linear", 1, "blk.0.attn_q"), ("linear", 1, "blk.0.attn_k")),
+            *(("add", 2, 3), ("add", 0, 4), ("rms", 5, 0)),
+        ],
     ],
 )
 def test_sums_into_the_matrix_product(ops: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
