@@ -13,6 +13,9 @@ from llmgen.cli.terminal.output import count, facts, print_json, shorten, size, 
 if TYPE_CHECKING:
     from llmgen.gguf import GGUFFile
 
+_NAMED = 5
+"""Tensors that are named where a list of them might be long."""
+
 
 @model_options
 def command(
@@ -75,7 +78,17 @@ def _file_facts(file: dict[str, Any]) -> list[tuple[str, object]]:
         ("architecture", file["architecture"] or "not given"),
         ("parameters", f"{count(file['parameters'])} in {file['tensors']} tensors"),
         ("quantization", f"{_mix(file['quantization'])}; {file['bits_per_weight']:.2f} bits per weight"),
+        *((("cannot run", _unreadable(file["unreadable"])),) if file["unreadable"] else ()),
     ]
+
+
+def _unreadable(names: dict[str, list[str]]) -> str:
+    """The tensors of types that llmgen does not know, the first few of each by name."""
+    parts = []
+    for kind, tensors in names.items():
+        more = f" and {len(tensors) - _NAMED} more" if len(tensors) > _NAMED else ""
+        parts.append(f"{kind}: {', '.join(shorten(name, 80) for name in tensors[:_NAMED])}{more}")
+    return "; ".join(parts)
 
 
 def _mix(quantization: dict[str, dict[str, Any]]) -> str:

@@ -5,17 +5,18 @@ Source of the layout: docs/gguf.md in the ggml repository.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
-from llmgen.errors import shown
+from llmgen.errors import UnsupportedModelError, shown
 from llmgen.gguf.cursor import Cursor
 from llmgen.gguf.mapping import MappedFile
 from llmgen.gguf.problems import CONVERT_AGAIN, CUT_SHORT
-from llmgen.gguf.types import REMOVED_TYPES, GGMLType
+from llmgen.gguf.types import REMOVED_TYPES, WEIGHT_TYPES, GGMLType
 
 MAX_DIMENSIONS = 4
 MAX_NAME_BYTES = 255  # ggml allows 63; some programs are built with a higher limit
@@ -39,6 +40,22 @@ class TensorInfo:
     address: int
     slack: int
     _file: MappedFile = field(repr=False, compare=False)
+
+    def check_known(self) -> None:
+        """Raise UnsupportedModelError for a type whose id is not known here: its values cannot be read."""
+        if self.type.known:
+            return
+        found = f"the tensor {shown(self.name)} has the type {int(self.type)}"
+        if self.type in REMOVED_TYPES:
+            raise UnsupportedModelError(
+                f"{found} ({self.type.name}), which was removed from the format; "
+                "get the model in a current type, or convert it again"
+            )
+        known = ", ".join(kind.name for kind in WEIGHT_TYPES)
+        raise UnsupportedModelError(
+            f"{found}, which this llmgen does not know; it knows {known}; "
+            "get the model in one of these, or a newer llmgen"
+        )
 
     @property
     def n_elements(self) -> int:
@@ -78,8 +95,18 @@ def read_tensors(cursor: Cursor, file: MappedFile, count: int, alignment: int) -
     data_start = cursor.position + -cursor.position % alignment
     for entry in entries:
         _check_place(cursor, entry, data_start, alignment)
+    entries = _with_unknown_sizes(entries, cursor.size - data_start)
     _check_overlap(cursor, entries)
     return [_locate(file, entry, data_start) for entry in entries]
+
+
+def _with_unknown_sizes(entries: list[_Entry], data_bytes: int) -> list[_Entry]:
+    """Give a tensor of an unknown type all bytes up to the next tensor: it has no more than these."""
+    following = dict(pairwise(sorted({*(entry.offset for entry in entries), data_bytes})))
+    return [
+        e if e.type.known else replace(e, nbytes=following.get(e.offset, e.offset) - e.offset)
+        for e in entries
+    ]
 
 
 def _locate(file: MappedFile, entry: _Entry, data_start: int) -> TensorInfo:
@@ -95,22 +122,9 @@ def _read_entry(cursor: Cursor, index: int, count: int) -> _Entry:
     if not 1 <= n_dims <= MAX_DIMENSIONS:
         raise cursor.problem(f"{what} has {n_dims:,} dimensions, expected 1 to {MAX_DIMENSIONS}")
     shape = tuple(cursor.u64(f"the shape of {what}") for _ in range(n_dims))
-    kind = _read_type(cursor, what)
+    kind = GGMLType(cursor.u32(f"the type of {what}"))
     nbytes = _byte_size(cursor, what, shape, kind)
     return _Entry(name, shape, kind, nbytes, cursor.u64(f"the offset of {what}"))
-
-
-def _read_type(cursor: Cursor, what: str) -> GGMLType:
-    number = cursor.u32(f"the type of {what}")
-    try:
-        return GGMLType(number)
-    except ValueError:
-        pass
-    if number in REMOVED_TYPES:
-        found = f"{what} has the type {number} ({REMOVED_TYPES[number]}), which was removed from the format"
-        raise cursor.problem(found, "get the model in a current type, or convert it again")
-    found = f"{what} has the unknown type {number:,}, expected at most {max(GGMLType)} ({max(GGMLType).name})"
-    raise cursor.problem(found, "get the model in another type, or a newer llmgen")
 
 
 def _byte_size(cursor: Cursor, what: str, shape: tuple[int, ...], kind: GGMLType) -> int:

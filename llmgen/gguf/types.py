@@ -10,13 +10,15 @@ structs in ggml/src/ggml-common.h of llama.cpp.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 
 class GGMLType(IntEnum):
     """A tensor type: its id in the file, with the size of one block of values.
 
     ``block_size`` is in values, ``block_bytes`` in bytes.  A row of a tensor is a
-    whole number of blocks.
+    whole number of blocks.  An id that is not listed gives a type that is not ``known``, of
+    which nothing but a name to show can be said.
     """
 
     block_size: int
@@ -66,6 +68,20 @@ class GGMLType(IntEnum):
     Q1_0 = 41, 128, 18
     Q2_0 = 42, 64, 18
 
+    @classmethod
+    def _missing_(cls, value: Any) -> GGMLType | None:
+        if not isinstance(value, int) or not 0 <= value < 1 << 32:
+            return None
+        other = int.__new__(cls, value)
+        other._value_, other._name_ = value, REMOVED_TYPES.get(value, f"type {value}")
+        other.block_size, other.block_bytes = 1, 0
+        return other
+
+    @property
+    def known(self) -> bool:
+        """Whether the size of its blocks is known."""
+        return self.block_bytes > 0
+
     def bytes_for(self, n_values: int) -> int:
         """Bytes that ``n_values`` values take; ``n_values`` must be whole blocks."""
         return n_values // self.block_size * self.block_bytes
@@ -82,3 +98,7 @@ REMOVED_TYPES = {
     37: "IQ4_NL_4_8",
     38: "IQ4_NL_8_8",
 }
+
+_NO_WEIGHTS = ("Q8_1", "Q8_K", "I8", "I16", "I32", "I64")
+WEIGHT_TYPES = tuple(kind for kind in GGMLType if kind.name not in _NO_WEIGHTS)
+"""The types that weights have; the others are for whole numbers, and for activations while they are computed."""

@@ -181,6 +181,7 @@ class Weights:
             raise UnsupportedModelError(
                 f"the model has no tensor {self._full(name)}; the file is incomplete or not supported"
             )
+        tensor.check_known()
         found = tuple(tensor.shape) + (1,) * (len(shape) - len(tensor.shape))
         while len(found) > len(shape) and found[-1] == 1:
             found = found[:-1]

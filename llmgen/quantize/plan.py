@@ -76,6 +76,7 @@ def plan(file: GGUFFile, mix: Mix) -> Plan:
 
 
 def _planned(tensor: TensorInfo, wanted: GGMLType) -> TensorPlan:
+    tensor.check_known()
     if tensor.type in _INTEGERS:
         wanted = tensor.type  # a table of ids, not weights
     kind = fitting(wanted, tensor.shape[0]) if wanted is not tensor.type else wanted

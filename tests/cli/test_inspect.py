@@ -185,3 +185,40 @@ def test_a_context_above_the_trained_one_warns_with_both_numbers(command: str, t
         assert (
             "warning: a context of 257 tokens (-c), and this model was made for 256" in done.stderr
         ) == warned
+
+
+def with_type(path: Path, name: str, kind: int) -> Path:
+    """The tiny model with another type's id in a tensor's entry."""
+    raw = bytearray(tiny.write(path).read_bytes())
+    at = raw.index(name.encode()) + len(name)
+    at += 4 + 8 * int.from_bytes(raw[at : at + 4], "little")
+    raw[at : at + 4] = kind.to_bytes(4, "little")
+    path.write_bytes(raw)
+    return path
+
+
+@pytest.mark.parametrize("name", ["blk.1.ffn_up.weight", "blk.0.attn_norm.weight", "token_embd.weight"])
+def test_a_type_that_is_not_known(name: str, tmp_path: Path) -> None:
+    """The file is shown, and everything that needs the tensor's values says why it cannot have them."""
+    path = with_type(tmp_path / "m.gguf", name, 97)
+    told = facts(llmgen("inspect", str(path)).stdout)
+    assert told["cannot run"] == f"type 97: {name}"
+    sentence = (
+        f"the tensor '{name}' has the type 97, which this llmgen does not know; it knows F32, F16, Q4_0"
+    )
+    assert told["runs here"].startswith(f"no: {sentence}")
+    assert told["architecture"] == "llama"
+    assert told["tokenizer"].startswith("llama")
+    listed = json.loads(llmgen("inspect", str(path), "--json", "--tensors").stdout)
+    assert listed["file"]["unreadable"] == {"type 97": [name]}
+    assert {t["type"] for t in listed["tensors"]} == {"F32", "type 97"}
+    for command in (["run", str(path), "a"], ["quantize", str(path), "Q8_0", "-o", str(tmp_path / "o.gguf")]):
+        assert refused(llmgen(*command)).startswith(sentence)
+    assert llmgen("tokenize", str(path), "ab").returncode == 0
+
+
+def test_a_type_that_was_removed(tmp_path: Path) -> None:
+    path = with_type(tmp_path / "m.gguf", "blk.0.ffn_down.weight", 31)
+    told = facts(llmgen("inspect", str(path)).stdout)
+    assert told["cannot run"] == "Q4_0_4_4: blk.0.ffn_down.weight"
+    assert "31 (Q4_0_4_4), which was removed" in refused(llmgen("run", str(path), "a"))

@@ -153,8 +153,11 @@ MUTATIONS: dict[str, tuple[gf.Spec, str]] = {
     "bytes of 2^63": (shaped(2**61), "too large to be addressed"),
     "bytes of 2^62": (shaped(2**60), "ends at byte 4,611,686,018,427,388,"),
     "broken block": (shaped(33, 32, kind=2), "rows of 33 values, expected a multiple of 32 for Q4_0"),
-    "removed type": (shaped(32, kind=31), "type 31 (Q4_0_4_4), which was removed from the format"),
-    "unknown type": (shaped(32, kind=1000), "the unknown type 1,000, expected at most 42"),
+    "unknown type twice at a place": (
+        tensors(T("a", [1], 1000, 0), T("b", [1], 1000, 0)),
+        "the tensors 'a' and 'b' overlap",
+    ),
+    "unknown type out of file": (tensors(T("t", [1], 1000, 96)), "the tensor 't' ends at byte"),
     "offset misaligned": (tensors(T("t", [1], 0, 4)), "has the offset 4, expected a multiple of 32"),
     "offset out of file": (tensors(T("t", [1], 0, 96)), "the tensor 't' ends at byte"),
     "offset of 2^63": (tensors(T("t", [1], 0, 2**63)), "the tensor 't' ends at byte 9,223,372,036,854,77"),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import gguf
 import gguf_files as gf
 from gguf import GGMLQuantizationType, GGUFValueType
+from llmgen.errors import UnsupportedModelError
 from llmgen.gguf import GGMLType, GGUFFile, StringArray
 from models import gemma3, smollm2
 
@@ -270,3 +271,22 @@ def test_the_package_is_not_imported_from_the_reader() -> None:
     code = "import sys, llmgen.gguf; sys.exit('gguf' in sys.modules)"
     root = Path(__file__).resolve().parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+def test_tensors_of_unknown_types_have_the_bytes_up_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    tensors = [gf.tensor("a", [10], 97, 0), gf.tensor("b", [2], 0, 64), gf.tensor("c", [7, 3], 31, 96)]
+    path.write_bytes(gf.Spec(tensors=tensors, data=bytes(range(200))).to_bytes())
+    with GGUFFile.open(path) as file:
+        a, b, c = file.tensors.values()
+        assert [t.nbytes for t in (a, b, c)] == [64, 8, 104]
+        assert bytes(c.data) == bytes(range(96, 200))
+        b.check_known()
+        with pytest.raises(
+            UnsupportedModelError, match=r"'a' has the type 97, which .* it knows F32, .*Q4_K"
+        ):
+            a.check_known()
+        with pytest.raises(
+            UnsupportedModelError, match=r"'c' has the type 31 \(Q4_0_4_4\), which was removed"
+        ):
+            c.check_known()

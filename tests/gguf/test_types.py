@@ -46,3 +46,13 @@ def test_removed_ids_are_not_types() -> None:
 def test_a_type_is_found_by_its_id() -> None:
     assert GGMLType(12) is GGMLType.Q4_K
     assert GGMLType.Q4_K.bytes_for(512) == 288
+
+
+def test_an_unknown_id_has_a_name_and_no_size() -> None:
+    assert (GGMLType(97).name, int(GGMLType(97)), GGMLType(97).known) == ("type 97", 97, False)
+    assert (GGMLType(31).name, GGMLType(31).known) == ("Q4_0_4_4", False)
+    assert all(kind.known for kind in GGMLType)
+    assert GGMLType(97) == GGMLType(97) != GGMLType(98)
+    for none in (-1, 2**32, "Q4_K"):
+        with pytest.raises(ValueError):
+            GGMLType(none)

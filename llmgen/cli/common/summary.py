@@ -7,7 +7,8 @@ from typing import Any
 
 from llmgen.cli.common.options import EngineOptions
 from llmgen.errors import LLMGenError, UsageError
-from llmgen.gguf import GGUFFile
+from llmgen.gguf import GGMLType, GGUFFile
+from llmgen.gguf.types import WEIGHT_TYPES
 from llmgen.quantize.mixes import MIXES
 
 _TOKEN_ID = ("tokenizer.ggml.", "_token_id")
@@ -51,7 +52,18 @@ def describe_file(file: GGUFFile) -> dict[str, Any]:
         "parameters": n_parameters,
         "bits_per_weight": 8 * n_bytes / max(1, n_parameters),
         "quantization": quant_mix(file),
+        "unreadable": unreadable(file),
     }
+
+
+def unreadable(file: GGUFFile) -> dict[str, list[str]]:
+    """The names of the tensors that cannot run, by their type: of an unknown id, or of activations."""
+    runs = {*WEIGHT_TYPES, GGMLType.I8, GGMLType.I16, GGMLType.I32, GGMLType.I64}
+    found: dict[str, list[str]] = {}
+    for tensor in file.tensors.values():
+        if tensor.type not in runs:
+            found.setdefault(tensor.type.name, []).append(tensor.name)
+    return found
 
 
 def describe_tensors(file: GGUFFile) -> list[dict[str, Any]]:
