@@ -16,7 +16,7 @@ sys.path.insert(0, str(_ROOT / "tests"))
 from archs import CHANGED, SPECS, build_arch  # noqa: E402
 from llmgen.gguf import GGUFFile  # noqa: E402
 from llmgen.model.archs import find, names, read_model  # noqa: E402
-from llmgen.model.states import KV  # noqa: E402
+from llmgen.model.states import KV, Latent, Recurrent  # noqa: E402
 
 PAGE = _ROOT / "docs" / "architectures.md"
 _HEAD = """# The architectures that llmgen runs
@@ -37,7 +37,7 @@ _FOOT = """
 Of models that write by diffusion, `LLM.logits` computes the logits of a text with its masks, in one run;
 filling the masks in is not there yet, so `llmgen run` and the others refuse them.
 
-Not here yet: latent attention, and some mixtures of experts and models with recurrent layers. A file of an
+Not here yet: some mixtures of experts and models with recurrent layers. A file of an
 architecture that is not here is refused with the nearest names.
 """
 _KINDS = {"layers": "layers", "yarn": "YaRN", "scale": "scale", "experts": "experts", "norm": "norm"}
@@ -68,7 +68,9 @@ def _remembers(spec: str) -> str:
         words += " of a whole text"
     if any(isinstance(state, KV) and state.window for state in states):
         words += ", some in a sliding window"
-    if not all(isinstance(state, KV) for state in states):
+    if any(isinstance(state, Latent) for state in states):
+        words = "latents of keys and values"
+    if any(isinstance(state, Recurrent) for state in states):
         words += f"{' and ' if words else ''}a recurrent state"
     return words
 

@@ -9,6 +9,7 @@ A value of n stands for float32 [tokens, n], for the tokens of the present run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -68,7 +69,10 @@ class Ops(Protocol):
         """
 
     def store(self, k: Value, v: Value, state: StateHandle) -> None:
-        """Concatenate keys [tokens, n_kv_heads * key_dim] and values to a ``KV`` state."""
+        """Concatenate keys [tokens, n_kv_heads * key_dim] and values to a ``KV`` state.
+
+        To a ``Latent`` state: its position part [tokens, position_dim], and its content as values.
+        """
 
     def attend(
         self,
@@ -84,6 +88,28 @@ class Ops(Protocol):
         q is already scaled.  cap: scores become cap * tanh(score / cap); 0: unchanged.
         slopes, float32 [n_heads]: a score is reduced by its head's slope for each position of
         distance.  sinks [n_heads]: one more score for each head, whose value is zero.
+        """
+
+    def attend_latent(
+        self,
+        content: Value,
+        position: Value,
+        state: StateHandle,
+        n_heads: int,
+        cap: float = 0.0,
+        sinks: Vector | None = None,
+    ) -> Value:
+        """softmax(content . c + position . p) c over contents c and position parts p of a ``Latent`` state.
+
+        content [tokens, n_heads * content_dim] and position [tokens, n_heads * position_dim] are
+        the queries, already scaled; cap and sinks as in ``attend``.  Returns
+        [tokens, n_heads * content_dim].
+        """
+
+    def linear_heads(self, x: Value, w: Sequence[Matrix], turned: bool = False) -> Value:
+        """Each head of x times a matrix of its own, as many as w has: [tokens, len(w) * rows of a matrix].
+
+        turned: x @ w instead of x @ w.T, [tokens, len(w) * columns of a matrix].
         """
 
     def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:

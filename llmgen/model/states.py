@@ -32,6 +32,21 @@ class KV:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """What the keys and values of all heads of one layer are projected from, concatenated token by token.
+
+    content_dim: values of the content, from which keys and values are projected (DeepSeek V2's
+    compressed c^KV, arXiv:2405.04434); position_dim: values of the rotated part of the keys, which
+    all heads share.  Both parts are kept apart, so that each can have a number format of its own.
+    window: as in ``KV``.
+    """
+
+    content_dim: int
+    position_dim: int
+    window: int = 0
+
+
+@dataclass(frozen=True)
 class Recurrent:
     """A state of fixed size that every token replaces: ``rows`` rows of ``n`` float32 values, zeros at first.
 
@@ -42,4 +57,4 @@ class Recurrent:
     rows: int = 1
 
 
-State = KV | Recurrent
+State = KV | Latent | Recurrent

@@ -113,6 +113,11 @@ class Weights:
         tensor = self._tensor(name, (n_cols, n_rows, n_experts))
         return Experts(tensor, n_experts, n_rows, n_cols, n_rows)
 
+    def head_matrices(self, name: str, n_heads: int, n_rows: int, n_cols: int) -> list[Matrix]:
+        """The matrix of each head, which together must be [n_heads, n_rows, n_cols]."""
+        whole = Matrix(self._tensor(name, (n_cols, n_rows, n_heads)), n_heads * n_rows, n_cols)
+        return [whole.rows(head * n_rows, n_rows) for head in range(n_heads)]
+
     def vector(self, name: str, n: int, rows: int = 1) -> Vector:
         """The float vector ``name`` of n values, or of ``rows`` times n."""
         key = (name, n, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from llmgen.backends.cpu.binding import BoundMatrix
 from llmgen.backends.cpu.expert_recorder import ExpertRecorder, Part, Routing
 from llmgen.backends.cpu.kernels.layout import (
     ACTIVATION_FORMATS,
@@ -14,6 +15,7 @@ from llmgen.backends.cpu.kernels.layout import (
     STEP_BYTES,
     row_state_bytes,
 )
+from llmgen.backends.cpu.latent_recorder import LatentRecorder
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, KernelAddress, Value
 from llmgen.backends.cpu.recorder import (
     COUNT_TOKENS,
@@ -29,7 +31,7 @@ from llmgen.backends.cpu.states import PlacedKV
 from llmgen.model.weights import Experts, Matrix, Vector
 
 
-class DecodeRecorder(ExpertRecorder, RecurrentRecorder):
+class DecodeRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder):
     """Generated tokens, 1 to MAX_COLUMNS."""
 
     max_tokens = MAX_COLUMNS
@@ -196,12 +198,48 @@ class DecodeRecorder(ExpertRecorder, RecurrentRecorder):
         )
         return out
 
+    def _head_activations(self, x: Value, w: BoundMatrix, head: int) -> Value:
+        kind = w.kernels.activations
+        out = Value(w.n_cols, ACTIVATION_FORMATS[kind].size(w.n_cols), self.max_tokens, True)
+        self.emit(
+            f"activations:{kind}",
+            [(x, EVERYTHING, False), (out, EVERYTHING, True)],
+            x=At(x, lambda thread, n_threads: 4 * w.n_cols * head),
+            out=out,
+            first=0,
+            last=padded_units(w.n_cols, kind),
+            real=real_units(w.n_cols, kind),
+            gather=0,
+            count=COUNT_TOKENS,
+        )
+        return out
+
+    def _head_product(self, x: Value, w: BoundMatrix, out: Value, at: int) -> None:
+        accesses, arguments = self._matvec_arguments(w, w.n_rows, x, EVERYTHING, out, COUNT_TOKENS)
+        there = At(out, lambda thread, n_threads: at)
+        self.emit(w.kernels.matvec, accesses, **{**arguments, "out": there})
+
+    def _attended_latent(
+        self, q: tuple[Value, Value], state: PlacedKV, n_heads: int, scores: dict[str, Any]
+    ) -> Value:
+        states = self._row_states(state, n_heads)
+        self._attend_latent("blocks", q, state, n_heads, scores, states)
+        return self._merged(states, state, n_heads, n_heads)
+
     def _attended(self, q: Value, state: PlacedKV, n_heads: int, scores: dict[str, Any]) -> Value:
         group = n_heads // state.n_heads
+        states = self._row_states(state, group)
+        self._attend("blocks", q, state, group, scores, states, self.scratch(SCORE_ROWS * KEY_BLOCK * 4))
+        return self._merged(states, state, n_heads, group)
+
+    def _row_states(self, state: PlacedKV, group: int) -> Value:
+        """The row states of all blocks that a token sees; ``group`` query heads for each kv head."""
         seen = min(-(-state.window // KEY_BLOCK) + 1, state.blocks)
         row_states = row_state_bytes(state.value_dim) * group * seen * state.n_heads
-        states = Value(0, row_states, self.max_tokens, False, ("units", state.key_offset))
-        self._attend("blocks", q, state, group, scores, states, self.scratch(SCORE_ROWS * KEY_BLOCK * 4))
+        return Value(0, row_states, self.max_tokens, False, ("units", state.key_offset))
+
+    def _merged(self, states: Value, state: PlacedKV, n_heads: int, group: int) -> Value:
+        """The results of n_heads heads out of the row states of all blocks."""
         out = self.value(n_heads * state.value_dim, private=False, partition=("combined", state.key_offset))
         self.emit(
             "attention:combine",

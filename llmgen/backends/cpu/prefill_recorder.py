@@ -18,7 +18,8 @@ from llmgen.backends.cpu.kernels.layout import (
     panel_scratch,
     row_state_bytes,
 )
-from llmgen.backends.cpu.plan import EVERYTHING, Access, Each, KernelAddress, Step, Value
+from llmgen.backends.cpu.latent_recorder import LatentRecorder
+from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, KernelAddress, Step, Value
 from llmgen.backends.cpu.recorder import TOKENS, share
 from llmgen.backends.cpu.recurrent_recorder import RecurrentRecorder
 from llmgen.backends.cpu.runtime.caches import panels_together
@@ -30,7 +31,7 @@ PANEL_COLUMNS = 1024
 activations of a tile, stay in the first cache."""
 
 
-class PrefillRecorder(ExpertRecorder, RecurrentRecorder):
+class PrefillRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder):
     """Prompt tokens, up to ``chunk`` of one sequence or several."""
 
     split_tokens = 1
@@ -101,13 +102,29 @@ class PrefillRecorder(ExpertRecorder, RecurrentRecorder):
     def _tiles(self, x: Value) -> Value:
         """x as int8 tiles of eight tokens."""
         if "tiles" not in x.copies:
-            pairs = -(-x.rows // (2 * TILE_TOKENS))  # what level amx takes at once
-            out = Value(x.n, x.n // 32 * TILE_BLOCK, 2 * pairs, False, TOKENS, counter=x.counter)
-            self.emit(
-                "activations:tiles", [(x, TOKENS, False), (out, TOKENS, True)], x=x, out=out, blocks=x.n // 32
-            )
-            x.copies["tiles"] = out
+            x.copies["tiles"] = self._tiles_of(x, x, x.n)
         return x.copies["tiles"]
+
+    def _tiles_of(self, x: Value, here: Value | At, n: int) -> Value:
+        """The n values of each token of x that begin at ``here`` as tiles."""
+        pairs = -(-x.rows // (2 * TILE_TOKENS))  # what level amx takes at once
+        out = Value(n, n // 32 * TILE_BLOCK, 2 * pairs, False, TOKENS, counter=x.counter)
+        accesses: list[Access] = [(x, TOKENS, False), (out, TOKENS, True)]
+        self.emit("activations:tiles", accesses, x=here, out=out, blocks=n // 32)
+        return out
+
+    def _head_activations(self, x: Value, w: BoundMatrix, head: int) -> tuple[Value, Value | At]:
+        here = At(x, lambda thread, n_threads: 4 * w.n_cols * head)
+        if w.kernels.is_float:
+            return x, here
+        tiles = self._tiles_of(x, here, w.n_cols)
+        return tiles, tiles
+
+    def _head_product(self, x: tuple[Value, Value | At], w: BoundMatrix, out: Value, at: int) -> None:
+        value, here = x
+        accesses, arguments = self._panel_arguments(value, value, w, w.n_rows, out)
+        there = At(out, lambda thread, n_threads: at)
+        self.emit(w.kernels.panel, accesses, **{**arguments, "x": here, "out": there})
 
     def add(self, x: Value, y: Value | Vector) -> Value:
         return self._by_token("add", x, y)
@@ -134,6 +151,13 @@ class PrefillRecorder(ExpertRecorder, RecurrentRecorder):
         else:
             second = {"y": self.binding.vector(y), "y_stride": 0}
         self.emit(f"pointwise:{kind}", accesses, x=x, out=out, n=x.n, **second)
+        return out
+
+    def _attended_latent(
+        self, q: tuple[Value, Value], state: PlacedKV, n_heads: int, scores: dict[str, Any]
+    ) -> Value:
+        out = self.value(n_heads * state.value_dim, private=False, partition=("attended", state.key_offset))
+        self._attend_latent("tiles", q, state, n_heads, scores, out)
         return out
 
     def _attended(self, q: Value, state: PlacedKV, n_heads: int, scores: dict[str, Any]) -> Value:

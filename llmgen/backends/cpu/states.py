@@ -14,7 +14,7 @@ from typing import Protocol
 
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, key_block_bytes, value_block_bytes
 from llmgen.errors import UsageError
-from llmgen.model.states import KV, Recurrent, State
+from llmgen.model.states import KV, Latent, Recurrent, State
 
 KV_BYTES = {"f16": 2, "f32": 4}
 """Bytes of a stored value by KV type."""
@@ -53,6 +53,7 @@ class PlacedState(Protocol):
 class PlacedKV:
     """Keys, then values, each per kv head in blocks of KEY_BLOCK positions (see kernels/cache.py).
 
+    A latent state is placed as one head, whose keys are the position parts and whose values the contents.
     Position p lives in block (p // KEY_BLOCK) % blocks.  With a sliding window the blocks
     are a ring: the window, one chunk of a prompt that is written before it is read, and
     one block because neither end falls on a block's border.
@@ -188,6 +189,8 @@ class StateLayout:
         self.nbytes = 0
         for spec in specs:
             placed: PlacedKV | PlacedRecurrent
+            if isinstance(spec, Latent):
+                spec = KV(1, spec.position_dim, spec.content_dim, spec.window)
             if isinstance(spec, KV):
                 placed = PlacedKV.place(spec, self.nbytes, n_ctx, chunk, KV_BYTES[kv_type])
             else:

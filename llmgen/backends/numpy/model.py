@@ -13,7 +13,7 @@ from llmgen.errors import ContextFullError
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import read_model
 from llmgen.model.runs import Part, Role
-from llmgen.model.states import KV, State
+from llmgen.model.states import KV, Latent, State
 from llmgen.model.weights import Weights
 
 
@@ -37,6 +37,8 @@ class NumpySequence:
 
 
 def _new_state(spec: State, dtype: Any) -> KVState | RecurrentState:
+    if isinstance(spec, Latent):  # one head, whose keys are the position parts
+        spec = KV(1, spec.position_dim, spec.content_dim, spec.window)
     return KVState(spec, dtype) if isinstance(spec, KV) else RecurrentState(spec, dtype)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -174,6 +175,35 @@ class NumpyOps:
             sinks=None if sinks is None else sinks.values,
         )
         return self._flat(attended)
+
+    def attend_latent(
+        self,
+        content: Value,
+        position: Value,
+        state: KVState,
+        n_heads: int,
+        cap: float = 0.0,
+        sinks: Vector | None = None,
+    ) -> Value:
+        attended = functions.attention(
+            np.concatenate([self._heads(content, n_heads), self._heads(position, n_heads)], axis=2),
+            np.concatenate([state.v, state.k], axis=2),
+            state.v,
+            1.0,
+            n_past=self._position,
+            window=state.spec.window,
+            cap=cap,
+            sinks=None if sinks is None else sinks.values,
+        )
+        return self._flat(attended)
+
+    def linear_heads(self, x: Value, w: Sequence[Matrix], turned: bool = False) -> Value:
+        heads = self._heads(x, len(w))
+        if turned:
+            parts = [heads[:, h] @ self._matrices[m].astype(x.x.dtype) for h, m in enumerate(w)]
+        else:
+            parts = [self.linear(Value(heads[:, h]), m).x for h, m in enumerate(w)]
+        return Value(np.concatenate(parts, axis=1))
 
     def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
         entering = x.x

@@ -9,12 +9,12 @@ from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.backends.cpu.sequence import Sequence
 from llmgen.backends.cpu.states import PlacedKV, PlacedRecurrent, StateLayout
 from llmgen.errors import ContextFullError, LLMGenError, UsageError
-from llmgen.model.states import KV, Recurrent
+from llmgen.model.states import KV, Latent, Recurrent
 
 MIXED = [KV(2, 16, 16), Recurrent(24), KV(1, 32, 32, window=100)]
 
 
-def layout(*specs: KV | Recurrent, n_ctx: int = 1024, kv_type: str = "f16") -> StateLayout:
+def layout(*specs: KV | Latent | Recurrent, n_ctx: int = 1024, kv_type: str = "f16") -> StateLayout:
     return StateLayout(list(specs), n_ctx, 64, kv_type)
 
 
@@ -25,6 +25,14 @@ def advance(seq: Sequence, n: int, mark: int) -> None:
         for first, last in state.spans(seq.length, seq.length + n):
             seq.memory()[first:last] = mark
     seq.commit(n)
+
+
+def test_a_latent_state_is_one_head_of_two_sizes() -> None:
+    [placed] = layout(Latent(512, 64), n_ctx=256).states
+    assert isinstance(placed, PlacedKV)
+    assert placed.bytes_for(256) == 256 * (512 + 64) * 2
+    assert layout(Latent(512, 64)).bytes_per_token == (512 + 64) * 2
+    assert placed.value_offset - placed.key_offset == 256 * 64 * 2
 
 
 def recurrent(seq: Sequence) -> set[int]:

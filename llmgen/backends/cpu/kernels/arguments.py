@@ -115,6 +115,46 @@ class Attend(NamedTuple):
     control: Any
 
 
+class AttendLatent(NamedTuple):
+    """latent: as ``Attend``, over a latent cache, whose values are the first part of its keys."""
+
+    q: Any  # float32 [tokens][heads][value_dim], meets the content
+    q_stride: Any
+    q_position: Any  # float32 [tokens][heads][key_dim], meets the position part
+    q_position_stride: Any
+    group: Any  # query heads
+    key_dim: Any  # values of the position part
+    value_dim: Any  # values of the content
+    k_at: Any  # bytes from a sequence's cache to this layer's position parts
+    v_at: Any  # ... and contents
+    blocks: Any
+    window: Any
+    last: Any
+    cap: float
+    sinks: Any
+    out: Any  # tiles: float32 [tokens][heads * value_dim]; blocks: row states [tokens][blocks seen][heads]
+    out_stride: Any
+    scratch: Any  # see latent.py
+    control: Any
+
+
+class Turned(NamedTuple):
+    """quants.turned: blocks first..last of every row of a matrix, each row times one value of each token, summed."""
+
+    weights: Any
+    row_bytes: Any
+    rows: Any
+    first: Any
+    last: Any
+    block: Any  # weights of a block
+    x: Any  # float32 [tokens][rows]
+    x_stride: Any
+    out: Any  # float32 [tokens][weights of a row]
+    out_stride: Any
+    scratch: Any  # float32 [rows][weights of this thread's blocks, in whole vectors]
+    control: Any
+
+
 class Combine(NamedTuple):
     """attention:combine: the row states of each query head -> its result."""
 
@@ -385,6 +425,7 @@ TABLES: dict[str, type[Any]] = {
     "attention": Attend,
     "attention:combine": Combine,
     "cache": Store,
+    "latent": AttendLatent,
     "norms": Norm,
     "pointwise": Binary,
     "pointwise:add_row": AddRow,
@@ -410,6 +451,7 @@ TABLES: dict[str, type[Any]] = {
     "recurrent:delta_rule": LinearAttend,
     "recurrent:linear_attend": LinearAttend,
     "recurrent:selective_scan": SelectiveScan,
+    "quants.turned": Turned,
     "rope": Rope,
 }
 """By kernel; by file for all its other kernels."""

@@ -49,6 +49,10 @@ ROW_STATE = 64
 """Bytes of a row's state in attention (maximum, sum, position) before its weighted values."""
 COLUMN_SUMS = 128
 """Bytes of the running sums of one column in the matrix-vector kernels."""
+LATENT_HEADS = 16
+"""Heads for which a block of a latent cache is decoded at once."""
+LATENT_TURNED = 8 * 16
+"""Floats that may be written behind the keys of such a block, which are turned eight dimensions at a time."""
 KEY_GROUP = 16
 """Keys are stored in groups of 16: [head_dim][16 keys]."""
 
@@ -71,6 +75,14 @@ def value_block_bytes(head_dim: int, element: int) -> int:
 def row_state_bytes(head_dim: int) -> int:
     """Bytes of a row's state in attention: maximum, sum, position, then the weighted values."""
     return ROW_STATE + (head_dim + 15) // 16 * 64
+
+
+def latent_scratch(position_dim: int, content_dim: int, prompt: int) -> int:
+    """Bytes that a thread of latent attention needs, see latent.py; prompt: 1 for prompt tokens, 0 for generated."""
+    width, key_dim = value_width(content_dim), content_dim + position_dim
+    rows = LATENT_HEADS * (TILE_TOKENS if prompt else 1)
+    floats = SCORE_ROWS * KEY_BLOCK + KEY_BLOCK * (key_dim + width) + LATENT_TURNED + rows * key_dim
+    return 4 * floats + (rows * row_state_bytes(content_dim) if prompt else 0) + 64
 
 
 class ActivationFormat:

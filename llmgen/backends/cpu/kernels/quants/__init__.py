@@ -69,6 +69,10 @@ class QuantType:
         return f"quants.panel:{self.key}"
 
     @property
+    def turned(self) -> str:
+        return f"quants.turned:{self.key}"
+
+    @property
     def embed(self) -> str:
         return f"quants.rows:{self.key}"
 

@@ -1,0 +1,262 @@
+"""Attention over a latent cache, whose content is key and value at once (DeepSeek V2, arXiv:2405.04434).
+
+All heads of a token see the same keys: the content [content_dim] and behind it the rotated
+position part [position_dim].  So a block of the cache is decoded into the scratch once for LATENT_HEADS
+heads, as float32 keys and values in the layout of kernels/cache.py, and goes through the same
+passes as that of any other layer (attention_rows.py).
+
+A query is its content part and its position part, one behind the other.  Scratch: scores of
+SCORE_ROWS rows, keys f32 [groups][key_dim][KEY_GROUP] and LATENT_TURNED floats, values f32 [KEY_BLOCK][width], queries
+f32 [rows][key_dim] of a tile of tokens and LATENT_HEADS heads, and behind them the states of these rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from llmgen.backends.cpu.kernels.abi import (
+    CONTROL_SEQUENCES,
+    CONTROL_TOKENS,
+    arg,
+    arg_f64,
+    control_field,
+    inline,
+    share,
+    step,
+)
+from llmgen.backends.cpu.kernels.arguments import AttendLatent, places
+from llmgen.backends.cpu.kernels.attention import UNIT, first_block, same_cache
+from llmgen.backends.cpu.kernels.attention_rows import (
+    clear_rows,
+    first_seen,
+    over_block_of,
+    state_size,
+    width_of,
+    write_row,
+)
+from llmgen.backends.cpu.kernels.layout import (
+    KEY_BLOCK,
+    KEY_GROUP,
+    LATENT_HEADS,
+    LATENT_TURNED,
+    SCORE_ROWS,
+    TILE_TOKENS,
+)
+from llmgen.backends.cpu.kernels.pointwise import copy_floats
+from llmgen.backends.cpu.kernels.simd import (
+    half_to_f32x16,
+    load_f32x16,
+    load_i8x32,
+    load_i16x16,
+    load_i64,
+    store_f32x16,
+)
+from llmgen.backends.cpu.kernels.transpose import store_transposed_64
+
+at = places(AttendLatent)
+
+
+@inline
+def load16_f16(p):  # type: ignore[no-untyped-def]
+    return half_to_f32x16(load_i16x16(p))
+
+
+@inline
+def load16_f32(p):  # type: ignore[no-untyped-def]
+    return load_f32x16(p)
+
+
+@inline
+def turn_values(values, keys, n_groups, width, content_dim, key_dim):  # type: ignore[no-untyped-def]
+    """values f32 [positions][width] -> the first dimensions of keys f32 [groups][key_dim][KEY_GROUP].
+
+    Eight dimensions at a time, so up to seven behind the content are written, too.
+    """
+    row = 4 * width
+    for g in range(n_groups):
+        for half in range(2):
+            p = values + (KEY_GROUP * g + 8 * half) * row
+            out = keys + g * key_dim * KEY_GROUP * 4 + 32 * half
+            for d in range(0, content_dim, 8):
+                q = p + 4 * d
+                rows = (
+                    load_i8x32(q),
+                    load_i8x32(q + row),
+                    load_i8x32(q + 2 * row),
+                    load_i8x32(q + 3 * row),
+                    load_i8x32(q + 4 * row),
+                    load_i8x32(q + 5 * row),
+                    load_i8x32(q + 6 * row),
+                    load_i8x32(q + 7 * row),
+                )
+                store_transposed_64(out + 64 * d, rows)
+
+
+@inline
+def put_query(content, position, content_dim, position_dim, out):  # type: ignore[no-untyped-def]
+    """Both parts of a query, one behind the other."""
+    copy_floats(content, out, content_dim)
+    copy_floats(position, out + 4 * content_dim, position_dim)
+
+
+@inline
+def last_seen(args, t):  # type: ignore[no-untyped-def]
+    """The last position that token t sees."""
+    return load_i64(control_field(arg(args, at.control), arg(args, at.last)) + 8 * t)
+
+
+@inline
+def blocks_seen(args, t):  # type: ignore[no-untyped-def]
+    """The first and the last key block that token t sees."""
+    position = last_seen(args, t)
+    return first_block(position, arg(args, at.window)), position // KEY_BLOCK
+
+
+def _make(position_size: int, content_size: int) -> tuple[Any, Any]:
+    """The steps for generated and for prompt tokens; sizes: bytes of the cache's values."""
+    load_position = load16_f32 if position_size == 4 else load16_f16
+    load_content = load16_f32 if content_size == 4 else load16_f16
+    over_block = over_block_of(4, False)
+
+    @inline
+    def decode(args, base, block, n_keys, keys, values):  # type: ignore[no-untyped-def]
+        """A block of a sequence's cache -> float32 keys and values of its first n_keys positions, in whole groups."""
+        content_dim, position_dim = arg(args, at.value_dim), arg(args, at.key_dim)
+        width = width_of(content_dim)
+        key_dim = content_dim + position_dim
+        n_groups = (n_keys + KEY_GROUP - 1) // KEY_GROUP
+        slot = block % arg(args, at.blocks) * KEY_BLOCK
+        content = base + arg(args, at.v_at) + slot * width * content_size
+        for i in range(0, n_groups * KEY_GROUP * width, 16):
+            store_f32x16(values + 4 * i, load_content(content + i * content_size))
+        turn_values(values, keys, n_groups, width, content_dim, key_dim)
+        position = base + arg(args, at.k_at) + slot * position_dim * position_size
+        for g in range(n_groups):
+            p = position + g * position_dim * KEY_GROUP * position_size
+            out = keys + (g * key_dim + content_dim) * KEY_GROUP * 4
+            for i in range(0, position_dim * KEY_GROUP, 16):
+                store_f32x16(out + 4 * i, load_position(p + i * position_size))
+
+    @inline
+    def attend(args, base, block, low, high, n, places):  # type: ignore[no-untyped-def]
+        """n rows that see up to positions low..high over a block of a sequence's cache."""
+        scores, keys, values, queries, state = places
+        start = block * KEY_BLOCK
+        n_keys = min(high + 1 - start, KEY_BLOCK)
+        decode(args, base, block, n_keys, keys, values)
+        window, value_dim = arg(args, at.window), arg(args, at.value_dim)
+        first_key = max(0, first_seen(low, window) - start)
+        key_dim = value_dim + arg(args, at.key_dim)
+        where = (keys, values, keys, values)
+        cap = np.float32(arg_f64(args, at.cap))
+        over_block(
+            n, queries, where, scores, state, start, first_key, n_keys, key_dim, value_dim, window, cap
+        )
+
+    @inline
+    def rooms(args):  # type: ignore[no-untyped-def]
+        """The parts of the scratch: scores, keys, values, queries."""
+        width = width_of(arg(args, at.value_dim))
+        key_dim = arg(args, at.value_dim) + arg(args, at.key_dim)
+        scores = arg(args, at.scratch)
+        keys = scores + SCORE_ROWS * KEY_BLOCK * 4
+        values = keys + 4 * (KEY_BLOCK * key_dim + LATENT_TURNED)
+        return scores, keys, values, values + 4 * KEY_BLOCK * width, key_dim
+
+    @inline
+    def take(args, t, head, n, queries):  # type: ignore[no-untyped-def]
+        """The queries of n heads of token t from ``head`` on."""
+        content_dim, position_dim = arg(args, at.value_dim), arg(args, at.key_dim)
+        content = arg(args, at.q) + t * arg(args, at.q_stride) + 4 * head * content_dim
+        position = arg(args, at.q_position) + t * arg(args, at.q_position_stride) + 4 * head * position_dim
+        row = 4 * (content_dim + position_dim)
+        for i in range(n):
+            put_query(
+                content + 4 * i * content_dim,
+                position + 4 * i * position_dim,
+                content_dim,
+                position_dim,
+                queries + i * row,
+            )
+
+    def attend_blocks(args: int, thread: int, n_threads: int) -> None:
+        """Generated tokens: every (token, key block, LATENT_HEADS heads) is a unit of work; its row states go to out.
+
+        out: row states [token][block][head], block 0 the first that the token sees.  A thread takes units
+        that follow each other, about as many keys as the others.
+        """
+        control = arg(args, at.control)
+        heads, value_dim = arg(args, at.group), arg(args, at.value_dim)
+        state_bytes = state_size(value_dim)
+        parts = (heads + LATENT_HEADS - 1) // LATENT_HEADS
+        n_tokens = control_field(control, CONTROL_TOKENS)
+        scores, keys, values, queries, _ = rooms(args)
+        work = 0
+        for t in range(n_tokens):
+            first, last = blocks_seen(args, t)
+            work += parts * (last_seen(args, t) + 1 - first * KEY_BLOCK + UNIT * (last + 1 - first))
+        begin, end = share(work, thread, n_threads)
+        done = 0
+        for t in range(n_tokens):
+            position = last_seen(args, t)
+            base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t)
+            first, last = blocks_seen(args, t)
+            for block in range(first, last + 1):
+                for head in range(0, heads, LATENT_HEADS):
+                    here = done
+                    done += min(position + 1 - block * KEY_BLOCK, KEY_BLOCK) + UNIT
+                    if here < begin or here >= end:
+                        continue
+                    n = min(LATENT_HEADS, heads - head)
+                    take(args, t, head, n, queries)
+                    state = arg(args, at.out) + t * arg(args, at.out_stride)
+                    state += ((block - first) * heads + head) * state_bytes
+                    sinks = arg(args, at.sinks) + 4 * head if arg(args, at.sinks) and block == first else 0
+                    clear_rows(state, n, position, value_dim, 0, sinks)
+                    attend(args, base, block, position, position, n, (scores, keys, values, queries, state))
+
+    def attend_tiles(args: int, thread: int, n_threads: int) -> None:
+        """Prompt tokens: a unit of work is a tile of eight tokens times LATENT_HEADS heads, over all its blocks.
+
+        The tokens of a sequence lie side by side; a tile may hold the end of one and the beginning of others.
+        """
+        control = arg(args, at.control)
+        heads, value_dim = arg(args, at.group), arg(args, at.value_dim)
+        state_bytes = state_size(value_dim)
+        n_tokens = control_field(control, CONTROL_TOKENS)
+        scores, keys, values, queries, key_dim = rooms(args)
+        state = queries + 4 * TILE_TOKENS * LATENT_HEADS * key_dim
+        unit = 0
+        for tile in range(0, n_tokens, TILE_TOKENS):
+            for head in range(0, heads, LATENT_HEADS):
+                unit += 1
+                if unit % n_threads != thread:
+                    continue
+                n = min(LATENT_HEADS, heads - head)
+                sinks = arg(args, at.sinks) + 4 * head if arg(args, at.sinks) else 0
+                t0 = tile
+                while t0 < min(tile + TILE_TOKENS, n_tokens):
+                    count = same_cache(control, t0, min(tile + TILE_TOKENS, n_tokens))
+                    base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t0)
+                    low, high = last_seen(args, t0), last_seen(args, t0 + count - 1)
+                    for t in range(count):
+                        take(args, t0 + t, head, n, queries + 4 * t * n * key_dim)
+                        clear_rows(
+                            state + t * n * state_bytes, n, last_seen(args, t0 + t), value_dim, 0, sinks
+                        )
+                    for block in range(first_block(low, arg(args, at.window)), high // KEY_BLOCK + 1):
+                        places = (scores, keys, values, queries, state)
+                        attend(args, base, block, low, high, count * n, places)
+                    for t in range(count):
+                        out = arg(args, at.out) + (t0 + t) * arg(args, at.out_stride) + 4 * head * value_dim
+                        for i in range(n):
+                            write_row(state + (t * n + i) * state_bytes, out + 4 * i * value_dim, value_dim)
+                    t0 += count
+
+    return step(attend_blocks), step(attend_tiles)
+
+
+blocks_f16, tiles_f16 = _make(2, 2)
+blocks_f32, tiles_f32 = _make(4, 4)

@@ -1,0 +1,133 @@
+"""Latent attention as steps of a program: products with a matrix for each head, attention over contents."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llmgen.backends.cpu.binding import BoundMatrix
+from llmgen.backends.cpu.kernels.layout import latent_scratch
+from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Value
+from llmgen.backends.cpu.recorder import Recorder, floats_bytes, share
+from llmgen.backends.cpu.states import PlacedKV
+from llmgen.model.weights import Matrix, Vector
+
+
+def _shift(nbytes: int) -> Callable[[int, int], int]:
+    """The same bytes for every thread."""
+    return lambda thread, n_threads: nbytes
+
+
+class LatentRecorder(Recorder):
+    """The part of the vocabulary that is about latent attention."""
+
+    def attend_latent(
+        self,
+        content: Value,
+        position: Value,
+        state: PlacedKV,
+        n_heads: int,
+        cap: float = 0.0,
+        sinks: Vector | None = None,
+    ) -> Value:
+        scores = {"cap": float(cap), "sinks": 0 if sinks is None else self.binding.vector(sinks)}
+        return self._attended_latent((content, position), state, n_heads, scores)
+
+    @abstractmethod
+    def _attended_latent(
+        self, q: tuple[Value, Value], state: PlacedKV, n_heads: int, scores: dict[str, Any]
+    ) -> Value:
+        """``attend_latent``; scores: the kernel's arguments that change the scores."""
+
+    def _attend_latent(
+        self,
+        kernel: str,
+        q: tuple[Value, Value],
+        state: PlacedKV,
+        n_heads: int,
+        scores: dict[str, Any],
+        out: Value,
+    ) -> None:
+        """Emit an attention kernel over a latent cache, in which each thread computes its own part of ``out``."""
+        content, position = q
+        scratch = self.scratch(latent_scratch(state.key_dim, state.value_dim, self.split_tokens))
+        accesses: list[Access] = [
+            (content, EVERYTHING, False),
+            (position, EVERYTHING, False),
+            (self._cache_written, EVERYTHING, False),
+            (out, out.partition, True),
+            (scratch, EVERYTHING, True),
+        ]
+        self.emit(
+            f"latent:{kernel}_{self.kv_type}",
+            accesses,
+            q=content,
+            q_position=position,
+            group=n_heads,
+            key_dim=state.key_dim,
+            value_dim=state.value_dim,
+            k_at=state.key_offset,
+            v_at=state.value_offset,
+            blocks=state.blocks,
+            **self._seen(state),
+            **scores,
+            out=out,
+            scratch=scratch,
+        )
+
+    def linear_heads(self, x: Value, w: Sequence[Matrix], turned: bool = False) -> Value:
+        n = w[0].n_cols if turned else w[0].n_rows
+        out = self.value(len(w) * n, private=False, partition=("heads of", len(w), n))
+        bound = [self.binding.matrix(matrix) for matrix in w]
+        if turned:
+            for head, matrix in enumerate(bound):
+                self._turned(x, matrix, head, out)
+            return out
+        inputs = [self._head_activations(x, matrix, head) for head, matrix in enumerate(bound)]
+        for head, (activations, matrix) in enumerate(zip(inputs, bound, strict=True)):
+            if n % 16 == 0:
+                self._head_product(activations, matrix, out, 4 * n * head)
+            else:  # kernels write whole vectors
+                alone = self.value(n, private=False, partition=out.partition)
+                self._head_product(activations, matrix, alone, 0)
+                self._put_head(alone, head, out)
+        return out
+
+    def _put_head(self, x: Value, head: int, out: Value) -> None:
+        """Copy x to where a head stands in ``out``."""
+        self.emit(
+            "pointwise:copy",
+            [(x, EVERYTHING, False), (out, out.partition, True)],
+            x=x,
+            out=At(out, _shift(4 * x.n * head)),
+            n=Each(lambda thread, n_threads: 0 if thread else x.n),
+            split_tokens=0,
+        )
+
+    @abstractmethod
+    def _head_activations(self, x: Value, w: BoundMatrix, head: int) -> Any:
+        """What w, the matrix of head ``head``, is multiplied by."""
+
+    @abstractmethod
+    def _head_product(self, x: Any, w: BoundMatrix, out: Value, at: int) -> None:
+        """Emit w times x, written to ``out`` from byte ``at`` of each token on."""
+
+    def _turned(self, x: Value, w: BoundMatrix, head: int, out: Value) -> None:
+        """Emit head ``head`` of x times w; the threads share out the blocks of w's rows."""
+        block, n_blocks = w.kernels.block, w.n_cols // w.kernels.block
+        first, last = share(n_blocks, max(1, 32 // block))
+        scratch = self.scratch((w.n_rows + 1) * floats_bytes(w.n_cols))
+        self.emit(
+            w.kernels.turned,
+            [(x, EVERYTHING, False), (out, out.partition, True), (scratch, EVERYTHING, True)],
+            weights=w.address,
+            row_bytes=w.row_bytes,
+            rows=w.n_rows,
+            first=Each(first),
+            last=Each(last),
+            block=block,
+            x=At(x, _shift(4 * w.n_rows * head)),
+            out=At(out, _shift(4 * w.n_cols * head)),
+            scratch=scratch,
+        )
