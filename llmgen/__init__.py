@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         Sampler,
         SamplingParams,
         Session,
+        SpeculationStats,
+        SpeculativeConfig,
         Timings,
         TokenLogprob,
     )
@@ -63,6 +65,8 @@ __all__ = [
     "Sampler",
     "SamplingParams",
     "Session",
+    "SpeculationStats",
+    "SpeculativeConfig",
     "TemplateError",
     "Timings",
     "TokenLogprob",
@@ -78,7 +82,7 @@ _NAMES_IN = {
     "llmgen.errors": """ContextFullError DownloadError Interrupted KernelError LLMGenError ModelFileError
         TemplateError TokenizerError UnsupportedModelError UsageError""",
     "llmgen.engine": """Answer Batch Beam Constraint GenerationEvent GenerationResult GenerationStream
-        Processor Request Sampler SamplingParams Session Timings TokenLogprob""",
+        Processor Request Sampler SamplingParams Session SpeculationStats SpeculativeConfig Timings TokenLogprob""",
     "llmgen.tokenizer": "ChatTemplate Tokenizer",
 }
 _HOME = {name: home for home, names in _NAMES_IN.items() for name in names.split()}

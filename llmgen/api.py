@@ -173,6 +173,7 @@ class LLM(ChatCalls):
             on_event=on_event,
             on_prompt=on_prompt,
             params=self.params,
+            speculation=self._speculation,
         )
         return batch.run(requests)
 
@@ -216,7 +217,9 @@ class LLM(ChatCalls):
         self, prompts: list[list[int]], params: Sequence[SamplingParams], cancel: Cancel | None
     ) -> list[GenerationResult]:
         self._check_open()
-        return generate_all(self._model, self._text.working_tokenizer, prompts, params, cancel)
+        return generate_all(
+            self._model, self._text.working_tokenizer, prompts, params, cancel, self._speculation
+        )
 
 
 def _is_many(prompt: Any) -> bool:

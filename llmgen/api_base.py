@@ -10,12 +10,15 @@ from os import PathLike
 from typing import Any, Literal, Self
 
 from llmgen import hub
+from llmgen.api_speculation import OpenDraft
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model
 from llmgen.engine.prompt import Prompt, prompt_ids
 from llmgen.engine.sequence_state import OnPrompt, Reuse
 from llmgen.engine.session import Session
 from llmgen.engine.sessions import Sessions
+from llmgen.engine.speculation.config import SpeculativeConfig, speculative_config
+from llmgen.engine.speculation.speculator import Speculation
 from llmgen.engine.stopping import Cancel
 from llmgen.engine.stream import Callback, GenerationStream
 from llmgen.errors import LLMGenError
@@ -37,6 +40,7 @@ class _Resources:
         self.file = file
         self.model: Model | None = None
         self.sessions: Sessions | None = None
+        self.draft: OpenDraft | None = None
         self.closed = False
 
     def check_open(self) -> None:
@@ -49,6 +53,8 @@ class _Resources:
         self.closed = True
         if self.sessions is not None:
             self.sessions.close()
+        if self.draft is not None:
+            self.draft.close()
         if self.model is not None:
             self.model.close()
         self.file.close()
@@ -66,6 +72,9 @@ class LoadedModel:
         kv_type: KVType = "f16",
         chat_template: str | PathLike[str] | ChatTemplate | None = None,
         params: SamplingParams | None = None,
+        draft: str | PathLike[str] | None = None,
+        lookup: bool = False,
+        speculation: SpeculativeConfig | None = None,
         progress: Any = None,
     ) -> None:
         """Load the model at a path (of a split model, the first part), or of a name as on the command line.
@@ -77,10 +86,13 @@ class LoadedModel:
         cores), ``kv_type`` the type of the key-value cache.  ``chat_template``
         replaces the file's main one: a Jinja text, the path of a Jinja file, or the name of one of
         the file's further templates or of a built-in format.  ``params`` hold for every call
-        that brings none.  Raises :class:`LLMGenError`.
+        that brings none.  ``draft``, the path or name of a smaller model with the same vocabulary,
+        and ``lookup`` guess tokens, so that one run gives several of them; the text stays the
+        same.  ``speculation`` has further options of that.  Raises :class:`LLMGenError`.
         """
         started = time.perf_counter()
         self.params = checked_params(params)
+        guessing = speculative_config(draft, lookup, speculation)
         file = GGUFFile.open(hub.locate(path, available_bytes) if isinstance(path, str) else path)
         self._resources = _Resources(file)
         self._finalizer = weakref.finalize(self, self._resources.close)
@@ -88,6 +100,8 @@ class LoadedModel:
             self._text = text = ModelText(file, chat_template, self._resources.check_open)
             if chat_template is not None:
                 text.check_choice()  # a wrong one is refused before the model is loaded
+            if guessing is not None:
+                self._resources.draft = OpenDraft(guessing, file)
             self._model = Model.load(
                 file, n_ctx=n_ctx, n_threads=n_threads, kv_type=kv_type, progress=progress
             )
@@ -95,14 +109,24 @@ class LoadedModel:
             self._finalizer()
             raise
         self._resources.model = self._model
+        self._speculation = self._open_speculation(progress)
         # what the finalizer holds must not lead back to this object
-        self._sessions = Sessions(self._model, lambda: text.working_tokenizer, self.params)
+        self._sessions = Sessions(self._model, lambda: text.working_tokenizer, self.params, self._speculation)
         self._resources.sessions = self._sessions
         _log.debug(
             "loaded %s in %.3f s: %s, context %d, %d threads, KV cache %s, kernels for %s",
             *(file.path, time.perf_counter() - started, self._model.config.architecture, self._model.n_ctx),
             *(self._model.n_threads, self._model.kv_type, self._model.kernel_level),
         )
+
+    def _open_speculation(self, progress: Any) -> Speculation | None:
+        if self._resources.draft is None:
+            return None
+        try:
+            return self._resources.draft.speculation(self._model, progress)
+        except BaseException:
+            self._finalizer()
+            raise
 
     # -- what the file says
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from llmgen.engine.events import GenerationEvent, GenerationResult, Timings
     from llmgen.engine.requests import Answer, Request
     from llmgen.engine.session import Session
+    from llmgen.engine.speculation.config import SpeculativeConfig
+    from llmgen.engine.speculation.stats import SpeculationStats
     from llmgen.engine.stream import GenerationStream
     from llmgen.sampling.interfaces import Constraint, Processor
     from llmgen.sampling.params import SamplingParams
@@ -36,6 +38,8 @@ _HOME = {
     "Sampler": "llmgen.sampling.sampler",
     "SamplingParams": "llmgen.sampling.params",
     "Session": "llmgen.engine.session",
+    "SpeculationStats": "llmgen.engine.speculation.stats",
+    "SpeculativeConfig": "llmgen.engine.speculation.config",
     "Timings": "llmgen.engine.events",
     "TokenLogprob": "llmgen.sampling.scores",
 }
@@ -55,6 +59,8 @@ __all__ = [
     "Sampler",
     "SamplingParams",
     "Session",
+    "SpeculationStats",
+    "SpeculativeConfig",
     "Timings",
     "TokenLogprob",
 ]

@@ -11,6 +11,7 @@ from llmgen.engine.interfaces import ModelLike, TokenizerLike
 from llmgen.engine.prompt import check_prompt
 from llmgen.engine.requests import Answer, Output, Request, not_begun
 from llmgen.engine.scheduler import MAX_SLOTS, Scheduler
+from llmgen.engine.speculation.speculator import Speculation
 from llmgen.engine.stopping import Cancel, attach_result
 from llmgen.errors import UsageError
 from llmgen.sampling.params import SamplingParams
@@ -36,12 +37,21 @@ class Batch:
         on_event: Callable[[Request, GenerationEvent], object] | None = None,
         on_prompt: Callable[[Request, int, int], object] | None = None,
         params: SamplingParams | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
-        """``params`` are those of requests that bring none."""
+        """``params`` are those of requests that bring none; ``speculation`` guesses tokens."""
         self._on_event = on_event
 
         def new_scheduler() -> Scheduler:
-            return Scheduler(model, tokenizer, slots=slots, cancel=cancel, params=params, on_prompt=on_prompt)
+            return Scheduler(
+                model,
+                tokenizer,
+                slots=slots,
+                cancel=cancel,
+                params=params,
+                on_prompt=on_prompt,
+                speculation=speculation,
+            )
 
         new_scheduler()  # raises where an option is wrong
         self._new_scheduler = new_scheduler
@@ -118,6 +128,7 @@ def generate_all(
     prompts: Sequence[Sequence[int]],
     params: Sequence[SamplingParams],
     cancel: Cancel | None = None,
+    speculation: Speculation | None = None,
 ) -> list[GenerationResult]:
     """The results of some prompts, each with its own options, in the order given.
 
@@ -135,7 +146,7 @@ def generate_all(
         return [results.get(request.key) or not_begun(request, len(request.prompt)) for request in requests]
 
     try:
-        for answer in Batch(model, tokenizer, cancel=cancel).run(requests):
+        for answer in Batch(model, tokenizer, cancel=cancel, speculation=speculation).run(requests):
             if answer.error:
                 raise answer.error
             results[answer.request.key] = cast(GenerationResult, answer.result)

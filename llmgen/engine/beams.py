@@ -375,6 +375,7 @@ class BeamSearch:
             decode_s=clock.decode_s,
             prefill_tokens=clock.prefill_tokens,
             decode_steps=clock.steps,
+            decode_tokens=clock.steps,
         )
         result = GenerationResult(
             text=answer.text,

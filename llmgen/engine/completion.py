@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from llmgen.engine.endings import EndingRules
 from llmgen.engine.events import Ending, GenerationEvent, GenerationResult, Timings
 from llmgen.engine.interfaces import TokenizerLike
+from llmgen.engine.speculation.stats import SpeculationStats
 from llmgen.sampling.logits import check_finite
 from llmgen.sampling.params import SamplingParams
+from llmgen.sampling.rejection import Guess
 from llmgen.sampling.sampler import Sampler
 from llmgen.sampling.scores import TokenScore
 
@@ -41,13 +43,16 @@ class Completion:
         self.context_keep = max(params.context_keep, int(_begins_text(tokenizer, prompt_ids)))
         """How many of the first tokens a shift of the context keeps."""
         self.tokens: list[int] = []
+        self.chosen: int | None = None
+        """The token chosen last, be it part of the answer or only its end."""
         self.ending: Ending | None = None
         self.prefill_s = 0.0
         self.decode_s = 0.0
         self.prefill_tokens = 0
         self.cached_tokens = 0
         self.decode_steps = 0
-        self._sampler = Sampler(
+        self.decode_tokens = 0
+        self.sampler = Sampler(
             params,
             n_vocab,
             prompt_ids=prompt_ids,
@@ -71,22 +76,24 @@ class Completion:
             return
         self._started = time.perf_counter()
 
-    def step(self, logits: NDArray[np.float32]) -> GenerationEvent | None:
+    def step(self, logits: NDArray[np.float32], guess: Guess | None = None) -> GenerationEvent | None:
         """Choose a token from float32 [n_vocab]; sets ``ending`` where the answer is complete.
 
+        A ``guess`` is judged by rejection sampling.
         Returns None for a token that only ends the answer.
         """
         started = time.perf_counter()
-        event = self._step(logits)
+        event = self._step(logits, guess)
         if self.decode_steps:  # the first token's sampling belongs to no decode step
             self.decode_s += time.perf_counter() - started
+            self.decode_tokens += 1
         return event
 
-    def _step(self, logits: NDArray[np.float32]) -> GenerationEvent | None:
+    def _step(self, logits: NDArray[np.float32], guess: Guess | None) -> GenerationEvent | None:
         if self._ttft_s is None:
             check_finite(logits)  # of a damaged file; later ones the sampler refuses where they matter
-        choice = self._sampler.sample(logits)
-        token = choice.token_id
+        choice = self.sampler.sample(logits, guess)
+        self.chosen = token = choice.token_id
         if self._ttft_s is None:
             self._ttft_s = self._elapsed()
         self.ending = self.rules.by_token(token)
@@ -110,7 +117,7 @@ class Completion:
         self.decode_s += seconds
         self.decode_steps += 1
 
-    def end(self) -> GenerationEvent:
+    def end(self, speculation: SpeculationStats | None = None) -> GenerationEvent:
         """The last event, once ``ending`` is set: the text that was held back, and the result."""
         ending = self.ending
         assert ending is not None
@@ -120,11 +127,12 @@ class Completion:
             token_ids=tuple(self.tokens),
             finish_reason=ending.reason,
             prompt_tokens=self.prompt_tokens,
-            seed=self._sampler.seed,
+            seed=self.sampler.seed,
             timings=self._timings(),
             finish_detail=ending.detail,
             matched=ending.matched,
             logprobs=None if self.params.logprobs is None else tuple(self._scores),
+            speculation=speculation,
         )
         _log.debug(
             "answer of %d tokens ended after %.3f s: %s (%s)",
@@ -140,10 +148,11 @@ class Completion:
             prefill_s=self.prefill_s,
             decode_s=self.decode_s,
             ttft_s=self._ttft_s,
-            sampling_s=self._sampler.sampling_s,
+            sampling_s=self.sampler.sampling_s,
             prefill_tokens=self.prefill_tokens,
             cached_tokens=self.cached_tokens,
             decode_steps=self.decode_steps,
+            decode_tokens=self.decode_tokens,
         )
 
     def _elapsed(self) -> float:

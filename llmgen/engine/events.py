@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from llmgen.engine.speculation.stats import SpeculationStats
 from llmgen.sampling.scores import TokenLogprob, TokenScore
 
 FinishReason = Literal["stop", "length", "timeout", "interrupted"]
@@ -31,8 +32,9 @@ class Timings:
 
     The time that a consumer of events spends between two tokens counts nowhere.
     ``prefill_tokens`` is what was computed of the prompt, ``cached_tokens`` what
-    was found in the cache; ``decode_steps`` is one less than the tokens
-    generated, because the first token's logits come from the prompt.
+    was found in the cache; ``decode_tokens`` is one less than the tokens
+    generated, because the first token's logits come from the prompt.  ``decode_steps``
+    are the runs that gave them: as many, unless tokens are guessed.
     In a batch, ``decode_s`` is the time of the steps this sequence took part in.
     """
 
@@ -43,6 +45,7 @@ class Timings:
     prefill_tokens: int = 0
     cached_tokens: int = 0
     decode_steps: int = 0
+    decode_tokens: int = 0
 
     @property
     def prefill_tokens_per_s(self) -> float | None:
@@ -52,7 +55,7 @@ class Timings:
     @property
     def decode_tokens_per_s(self) -> float | None:
         """Tokens per second after the first one; None where there was only one."""
-        return self.decode_steps / self.decode_s if self.decode_steps and self.decode_s else None
+        return self.decode_tokens / self.decode_s if self.decode_tokens and self.decode_s else None
 
     def as_dict(self) -> dict[str, float | int | None]:
         """The fields and the two rates, ready for JSON."""
@@ -64,6 +67,7 @@ class Timings:
             "prefill_tokens": self.prefill_tokens,
             "cached_tokens": self.cached_tokens,
             "decode_steps": self.decode_steps,
+            "decode_tokens": self.decode_tokens,
             "prefill_tokens_per_s": self.prefill_tokens_per_s,
             "decode_tokens_per_s": self.decode_tokens_per_s,
         }
@@ -87,6 +91,8 @@ class GenerationResult:
     finish_detail: str = ""
     matched: int | str | None = None
     logprobs: tuple[TokenScore, ...] | None = None
+    speculation: SpeculationStats | None = None
+    """How well guessing went, where tokens were guessed."""
 
     @property
     def completion_tokens(self) -> int:
@@ -105,6 +111,8 @@ class GenerationResult:
             "timings": self.timings.as_dict(),
             "token_ids": list(self.token_ids),
         }
+        if self.speculation is not None:
+            values["speculation"] = self.speculation.as_dict()
         if self.logprobs is not None:
             values["logprobs"] = [
                 {

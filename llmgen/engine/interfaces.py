@@ -37,6 +37,9 @@ class SequenceLike(Protocol):
     def cut_point(self, n: int) -> int:
         """The largest length up to n that it can be cut back to; 0 is always one."""
 
+    def can_take_back(self, n: int) -> bool:
+        """Whether n tokens could be cut off again if they were appended now."""
+
     def truncate(self, n: int) -> None: ...
 
     def clear(self) -> None: ...

@@ -12,8 +12,11 @@ from llmgen.engine.completion import Completion
 from llmgen.engine.events import Ending, GenerationEvent
 from llmgen.engine.requests import Request
 from llmgen.engine.sequence_state import Reuse, SequenceState
+from llmgen.engine.speculation.speculator import Speculator
 from llmgen.engine.stopping import Limits
 from llmgen.errors import LLMGenError
+from llmgen.model.runs import Part
+from llmgen.sampling.rejection import Guess
 
 
 class RequestState:
@@ -21,7 +24,8 @@ class RequestState:
 
     It begins *prefilling*: tokens are computed as prompt.  With the logits of the last one it is
     *generating*: the only token that is not computed is the one chosen last.  A shift of the
-    context makes it prefilling again.
+    context makes it prefilling again.  Where tokens are guessed, a run may also compute some
+    of the next ones: it is *ahead* until the answer has reached them, one a step.
     """
 
     def __init__(
@@ -31,14 +35,21 @@ class RequestState:
         completion: Completion,
         sequence: SequenceState,
         *,
+        speculator: Speculator | None = None,
         reuse: Reuse = "prompt",
         keeps_sequence: bool = False,
     ) -> None:
-        """``ids``: of the prompt; ``keeps_sequence``: the sequence is not to be closed at the end."""
+        """``ids``: of the prompt; ``speculator``: guesses tokens.
+
+        ``keeps_sequence``: the sequence, and the speculator, are not to be closed at the end.
+        """
         self.request = request
         self.ids = ids
         self.completion = completion
         self.sequence = sequence
+        self.speculator = speculator
+        self.guesses: list[Guess] = []
+        """What the next run is to compute beside the token chosen last."""
         self.limits = Limits(completion.params.timeout)
         self.error: LLMGenError | None = None
         self.keeps_sequence = keeps_sequence
@@ -63,6 +74,11 @@ class RequestState:
         return self.open and not self.prefilling
 
     @property
+    def ahead(self) -> bool:
+        """Whether the next token can be chosen without a run."""
+        return self.open and bool(self.sequence.ahead)
+
+    @property
     def wants_token(self) -> bool:
         """Whether the prompt's logits are needed: not after a shift of the context, nor where no token is wanted."""
         return not self.prompt_done and self.completion.rules.by_length(0) is None
@@ -81,6 +97,9 @@ class RequestState:
         """Take the prompt."""
         self.begun = True
         self.completion.cached_tokens = self.sequence.begin(self.ids, self._reuse)
+        if self.speculator:
+            self.speculator.start_answer()
+            self.speculator.begin(self.ids, len(self.ids))
 
     def end(self, ending: Ending) -> None:
         """End it, unless something has ended it before."""
@@ -111,9 +130,61 @@ class RequestState:
             return None
         return self.choose(logits)
 
+    def shift(self) -> None:
+        """Drop the oldest tokens of a full context; the others are to be computed again, as prompt."""
+        self.sequence.shift(self.completion.context_keep)
+        if self.speculator:
+            self.speculator.begin(self.sequence.tokens, len(self.sequence.tokens) - 1)
+
+    def most_guesses(self, n: int) -> int:
+        """How many tokens, up to n, it makes sense to guess: one more is chosen after them."""
+        wanted = self.completion.params.token_limit - len(self.completion.tokens)
+        return self.sequence.most_guesses(int(min(n, wanted - 1)))
+
+    def part(self) -> Part:
+        """For a run of generated tokens: the one chosen last, and the guesses."""
+        return self.sequence.part(self.guesses)
+
+    def take(self, rows: NDArray[np.float32]) -> GenerationEvent | None:
+        """Choose the next token after a run, from the first of float32 [1 + guesses, n_vocab], in place."""
+        guesses, self.guesses = self.guesses, []
+        self.sequence.look_ahead(guesses, rows[1:])
+        event = self.choose(rows[0])
+        self.sequence.keep_rows()
+        return event
+
+    def choose_ahead(self) -> GenerationEvent | None:
+        """Choose the next token from what the last run has computed ahead."""
+        return self.choose(self.sequence.next_row())
+
     def choose(self, logits: NDArray[np.float32]) -> GenerationEvent | None:
         """Choose the next token from float32 [n_vocab]; None for one that only ends the answer."""
-        event = self.completion.step(logits)
+        guess = self.sequence.ahead[0] if self.sequence.ahead else None
+        rejects = self.speculator is not None and self.speculator.rejects
+        event = self.completion.step(logits, guess if rejects else None)
         if event:  # however the answer ends, this token is part of it
             self.sequence.tokens.append(cast(int, event.token_id))
+        if guess:
+            self._judge(guess)
         return event
+
+    def _judge(self, guess: Guess) -> None:
+        """Go on with the guesses if this one is the token that was chosen."""
+        right = guess.token == self.completion.chosen
+        if self.speculator:
+            self.speculator.judged(right, len(self.sequence.ahead) - 1)
+        if not right or not self.open:
+            self.sequence.settle()
+
+    def last_event(self) -> GenerationEvent:
+        """The last event, with the result."""
+        return self.completion.end(self.speculator.stats(self.completion) if self.speculator else None)
+
+    def release(self) -> None:
+        """Nothing more is computed: give back what is not to be kept."""
+        if self.keeps_sequence:
+            self.sequence.settle()
+            return
+        self.sequence.seq.close()
+        if self.speculator:
+            self.speculator.close()

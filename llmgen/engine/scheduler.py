@@ -22,15 +22,17 @@ from numpy.typing import NDArray
 
 from llmgen.engine.completion import Completion
 from llmgen.engine.events import Ending, GenerationEvent
+from llmgen.engine.guessing import guess
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
 from llmgen.engine.prompt import check_writes, prompt_ids
 from llmgen.engine.request_state import RequestState
 from llmgen.engine.requests import Answer, Output, Queued, Request, not_begun
 from llmgen.engine.sequence_state import SequenceState, prefill_together
 from llmgen.engine.shared_prefix import SharedPrefix
+from llmgen.engine.speculation.speculator import Speculation
 from llmgen.engine.stopping import Cancel, Watchdog
 from llmgen.errors import Interrupted, LLMGenError, UsageError
-from llmgen.model.runs import MAX_PARTS, Part
+from llmgen.model.runs import MAX_PARTS
 from llmgen.sampling.params import SamplingParams, checked_params
 
 _log = logging.getLogger(__name__)
@@ -59,8 +61,9 @@ class Scheduler:
         cancel: Cancel | None = None,
         params: SamplingParams | None = None,
         on_prompt: Callable[[Request, int, int], object] | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
-        """``cancel`` ends all; ``params`` are those of requests that bring none.
+        """``cancel`` ends all; ``params`` are those of requests that bring none; ``speculation`` guesses tokens.
 
         ``on_prompt`` is called with a request, how many tokens of its prompt are computed, and how
         many there are, unless short prompts are computed together.
@@ -75,6 +78,7 @@ class Scheduler:
         self._params = checked_params(params)
         self._slots = slots
         self._on_prompt = on_prompt
+        self._speculation = speculation
         self._queue: deque[Queued] = deque()
         self._active: list[RequestState] = []
         self._outputs: list[Output] = []
@@ -131,23 +135,28 @@ class Scheduler:
     def step(self) -> list[Output]:
         """Compute some prompt tokens, then the next token of every answer; what that brought.
 
-        Where no answer had begun before, it ends with the prompts: a request that is alone gets one
-        token a step.  An error that is no request's own (out of memory, a caller's) is raised;
+        Tokens that the last run computed ahead are given out first, one a step.  Where no answer had
+        begun before, it ends with the prompts: a request that is alone gets one token a step.  An
+        error that is no request's own (out of memory, a caller's) is raised;
         nothing is lost by that, and :meth:`abort` gives what there is.
         """
         self._end_due()
         self._admit()
         self._end_or_shift_full()
-        generates = any(state.generating for state in self._active)
         try:
-            self._prefill()
-            if generates:
-                self._generate([state for state in self._active if state.generating])
+            if not self._choose_ahead():
+                self._compute()
         except Interrupted:
             if not self._end_due():  # not one of ours: the model is being closed, or was stopped as a whole
                 self._end_all(CANCELLED)
         self._collect()
         return self._take_outputs()
+
+    def _compute(self) -> None:
+        generates = any(state.generating for state in self._active)
+        self._prefill()
+        if generates:
+            self._generate([state for state in self._active if state.generating])
 
     def abort(self, ending: Ending) -> list[Output]:
         """End everything at work and forget the queue; what is left to be given out."""
@@ -162,7 +171,7 @@ class Scheduler:
         with self._guard:
             self._queue.clear()
             for state in self._active:
-                self._release(state)
+                state.release()
             self._active.clear()
         self._prefix.close()
 
@@ -198,13 +207,13 @@ class Scheduler:
     def _end_or_shift_full(self) -> None:
         """Where the context is full, end the answer or drop its oldest tokens, as its request says."""
         for state in self._active:
-            n_cached = int(state.sequence.seq.length)
+            n_cached = state.sequence.length
             if not state.generating or n_cached < self._model.n_ctx:
                 continue
             state.completion.ending = state.completion.rules.by_context(n_cached, self._model.n_ctx)
             if state.open:
                 with self._own_error(state), self._model.lock:
-                    state.sequence.shift(state.completion.context_keep)
+                    state.shift()
 
     def _collect(self) -> None:
         """Take out the requests that have ended; their last events become outputs."""
@@ -216,14 +225,11 @@ class Scheduler:
             if ending and (ending.reason != "interrupted" or state.error is not None):
                 with self._own_error(state):
                     self._model.check_file()
-            self._release(state)
-            last = state.completion.end()
+            with self._model.lock:
+                state.release()
+            last = state.last_event()
             answer = Answer(state.request, last.result, state.error)
             self._outputs.append(Output(state.request, last, answer))
-
-    def _release(self, state: RequestState) -> None:
-        if not state.keeps_sequence:
-            state.sequence.seq.close()
 
     def _emit(self, state: RequestState, event: GenerationEvent | None) -> None:
         if event:
@@ -273,7 +279,8 @@ class Scheduler:
         sequence = self._prefix.fork(queued.ids)
         if sequence is None:
             sequence = SequenceState(self._model, self._model.new_sequence())
-        return RequestState(queued.request, queued.ids, completion, sequence)
+        speculator = self._speculation.speculator() if self._speculation else None
+        return RequestState(queued.request, queued.ids, completion, sequence, speculator=speculator)
 
     # ---- prompts --------------------------------------------------------------------
 
@@ -361,19 +368,27 @@ class Scheduler:
 
     def _generate(self, states: list[RequestState]) -> None:
         """One run for all of them, and the next token of each, chosen while the logits are in place."""
+        self._budget = self._turn
+        if self._speculation and states:
+            guess(self._speculation, states, self._watchdog)
+        self._run([state for state in states if state.open])
+
+    def _run(self, states: list[RequestState]) -> None:
         if not states:
             return
-        self._budget = self._turn
         started = time.perf_counter()
+        parts = [state.part() for state in states]
 
         def choose(rows: NDArray[np.float32]) -> None:
             elapsed = time.perf_counter() - started
-            for state, row in zip(states, rows, strict=True):
+            if self._speculation:
+                self._speculation.costs.ran(len(rows), len(states), elapsed)
+            for state, part in zip(states, parts, strict=True):
+                own, rows = np.split(rows, [part.n_logits])
                 state.completion.count_decode(elapsed)
                 with self._own_error(state):
-                    self._emit(state, state.choose(row))
+                    self._emit(state, state.take(own))
 
-        parts = [Part(state.sequence.seq, state.sequence.tokens[-1:]) for state in states]
         try:
             self._watchdog.call(
                 [state.limits for state in states], self._model.forward, parts, "generated", choose
@@ -386,7 +401,15 @@ class Scheduler:
                 return
             for state in states:  # one by one, only the one at fault fails
                 if state.generating:
-                    self._generate([state])
+                    self._run([state])
+
+    def _choose_ahead(self) -> bool:
+        """The next token of those that the last run brought further than that; whether there are any."""
+        ahead = [state for state in self._active if state.ahead]
+        for state in ahead:
+            with self._own_error(state), self._model.lock:
+                self._emit(state, state.choose_ahead())
+        return bool(ahead)
 
 
 def _n_cached(states: list[RequestState]) -> int:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from llmgen.engine.interfaces import ModelLike, SequenceLike
 from llmgen.model.runs import Part
+from llmgen.sampling.rejection import Guess
 
 _log = logging.getLogger(__name__)
 
@@ -23,22 +24,31 @@ is computed, then after each piece."""
 
 
 class SequenceState:
-    """The tokens of one sequence, the first ``seq.length`` of which are in its cache.
+    """The tokens of one sequence, the first :attr:`length` of which are in its cache.
 
     The cache's own length is the only truth about what has been computed, so an
-    interruption at any point leaves both consistent.
+    interruption at any point leaves both consistent.  After a run with guesses the cache holds these,
+    too, at its end: they do not count until the answer reaches them, and :meth:`settle` cuts them off.
     """
 
     def __init__(self, model: ModelLike, seq: SequenceLike) -> None:
         self.model = model
         self.seq = seq
         self.tokens: list[int] = []
+        self.ahead: list[Guess] = []
+        """Guesses that are in the cache and do not count yet; the first is the last of the tokens, chosen meanwhile."""
+        self._rows: list[NDArray[np.float32]] = []  # the logits after each of them
         self._n_as_prompt = 0  # leading tokens that were computed as prompt
+
+    @property
+    def length(self) -> int:
+        """How many tokens the cache holds, but for guesses."""
+        return int(self.seq.length) - len(self.ahead)
 
     @property
     def cached(self) -> int:
         """How many of the tokens are in the cache."""
-        return min(int(self.seq.length), len(self.tokens))
+        return min(self.length, len(self.tokens))
 
     def begin(self, ids: list[int], reuse: Reuse) -> int:
         """Take a new prompt; returns how many of its tokens stay in the cache.
@@ -54,16 +64,51 @@ class SequenceState:
 
     def cut(self, n: int) -> int:
         """Cut the cache back to its first n tokens, or empty it where that is impossible."""
-        if n < self.seq.length:
+        self.settle()
+        if n < self.length:
             self.seq.truncate(self.seq.cut_point(n))
-        kept = int(self.seq.length)
+        kept = self.length
         self._n_as_prompt = min(self._n_as_prompt, kept)
         return kept
 
     @property
     def n_missing(self) -> int:
         """How many of the tokens are not in the cache yet."""
-        return max(0, len(self.tokens) - int(self.seq.length))
+        return max(0, len(self.tokens) - self.length)
+
+    # ---- guesses --------------------------------------------------------------------
+
+    def most_guesses(self, n: int) -> int:
+        """How many tokens, up to n, can be guessed after the last one and cut off again."""
+        n = min(n, self.model.n_ctx - len(self.tokens))
+        return n if n > 0 and self.seq.can_take_back(n) else 0
+
+    def part(self, guesses: Sequence[Guess] = ()) -> Part:
+        """For a run of generated tokens: the last token and guesses after it, with the logits of all."""
+        ids = [*self.tokens[-1:], *(guess.token for guess in guesses)]
+        return Part(self.seq, ids, len(ids))
+
+    def look_ahead(self, guesses: Sequence[Guess], rows: NDArray[np.float32]) -> None:
+        """Guesses have been computed, and gave these logits, float32 [n, n_vocab], in place until they are kept."""
+        self.ahead, self._rows = list(guesses), list(rows)
+
+    def keep_rows(self) -> None:
+        """The memory of the logits is about to be used again."""
+        self._rows = [row.copy() for row in self._rows]
+
+    def next_row(self) -> NDArray[np.float32]:
+        """The first of the guesses is the token chosen last: it counts now.  The logits after it, float32 [n_vocab]."""
+        del self.ahead[0]
+        return self._rows.pop(0)
+
+    def settle(self) -> None:
+        """Cut off the guesses."""
+        n = self.length
+        self.ahead, self._rows = [], []
+        if n < self.seq.length:
+            self.seq.truncate(n)
+
+    # ---- prompts --------------------------------------------------------------------
 
     def prefill(self, end: int, wants_logits: bool) -> NDArray[np.float32] | None:
         """Compute the next of the first ``end`` tokens as prompt, as many as one run of the model takes.
@@ -116,6 +161,7 @@ class SequenceState:
     def save(self, path: Path) -> None:
         """Write the tokens that are in the cache, and the cache, to a file."""
         self.model.check_file()
+        self.settle()
         n = self.cached
         _log.debug("writing %d tokens to the prompt cache %s", n, path)
         self.model.save_sequence(path, self.seq, self.tokens[:n], min(self._n_as_prompt, n))
@@ -131,6 +177,8 @@ class SequenceState:
     def fork(self) -> SequenceState:
         """An independent copy."""
         twin = SequenceState(self.model, self.seq.fork())
+        if self.ahead:
+            twin.seq.truncate(self.length)
         twin.tokens = list(self.tokens)
         twin._n_as_prompt = self._n_as_prompt
         return twin

@@ -15,6 +15,7 @@ from llmgen.engine.request_state import RequestState
 from llmgen.engine.requests import Request
 from llmgen.engine.scheduler import Scheduler
 from llmgen.engine.sequence_state import OnPrompt, Reuse, SequenceState
+from llmgen.engine.speculation.speculator import Speculation
 from llmgen.engine.stopping import Cancel
 from llmgen.engine.stream import Callback, GenerationStream
 from llmgen.errors import LLMGenError, UsageError
@@ -47,13 +48,19 @@ class Session:
         reuse: Reuse = "all",
         params: SamplingParams | None = None,
         opened: Callable[[Session], object] = lambda session: None,
+        speculation: Speculation | None = None,
     ) -> None:
-        """``params`` hold for calls that bring none; ``opened`` is called with this session and its forks."""
+        """``params`` hold for calls that bring none; ``opened`` is called with this session and its forks.
+
+        ``speculation`` guesses tokens.
+        """
         self._model = model
         self._tokenizer = tokenizer
         self._reuse: Reuse = reuse
         self._params = checked_params(params)
         self._state = SequenceState(model, model.new_sequence())
+        self._speculation = speculation
+        self._speculator = speculation.speculator() if speculation else None
         self._stream: ref[GenerationStream] | None = None
         self._closed = False
         self.owner: object = None
@@ -101,9 +108,13 @@ class Session:
             slots=1,
             cancel=cancel,
             on_prompt=on_prompt and (lambda request, done, total: on_prompt(done, total)),
+            speculation=self._speculation,
         )
         state = RequestState(
-            Request(ids, params), ids, completion, self._state, reuse=self._reuse, keeps_sequence=True
+            *(Request(ids, params), ids, completion, self._state),
+            speculator=self._speculator,
+            reuse=self._reuse,
+            keeps_sequence=True,
         )
         stream = GenerationStream(scheduler, state, callback)
         self._stream = ref(stream)
@@ -147,6 +158,7 @@ class Session:
         twin.__dict__.update(self.__dict__)
         with self._model.lock:  # another thread may be at work on the cache
             twin._state = self._state.fork()
+            twin._speculator = self._speculator.fork() if self._speculator else None
         twin._stream = None
         self._opened(twin)
         return twin
@@ -180,6 +192,8 @@ class Session:
             stream.close()
         with self._model.lock:  # a call in another thread may still be using the memory
             self._state.seq.close()
+            if self._speculator:
+                self._speculator.close()
 
     def __enter__(self) -> Session:
         return self

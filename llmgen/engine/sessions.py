@@ -10,6 +10,7 @@ from weakref import WeakSet
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
 from llmgen.engine.sequence_state import Reuse
 from llmgen.engine.session import Session
+from llmgen.engine.speculation.speculator import Speculation
 from llmgen.sampling.params import SamplingParams
 
 
@@ -21,11 +22,13 @@ class Sessions:
         model: ModelLike,
         tokenizer: Callable[[], TokenizerLike | None],
         params: SamplingParams | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
-        """``params`` are those of calls that bring none."""
+        """``params`` are those of calls that bring none; ``speculation`` guesses tokens."""
         self._model = model
         self._tokenizer = tokenizer
         self._params = params
+        self._speculation = speculation
         self._open: WeakSet[Session] = WeakSet()
         self._idle: Session | None = None
         self._closed = False
@@ -35,7 +38,12 @@ class Sessions:
     def new(self, reuse: Reuse) -> Session:
         """A session of one's own."""
         return Session(
-            self._model, self._tokenizer(), reuse=reuse, params=self._params, opened=self._open.add
+            self._model,
+            self._tokenizer(),
+            reuse=reuse,
+            params=self._params,
+            opened=self._open.add,
+            speculation=self._speculation,
         )
 
     def take(self) -> Session:

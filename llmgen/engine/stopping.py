@@ -61,6 +61,7 @@ class Watchdog:
         self._model = model
         self._cancel = cancel
         self._in_call: Sequence[Limits] = ()
+        self._running = model
         self._guard = threading.Lock()
 
     def start(self, limits: Limits) -> None:
@@ -86,11 +87,20 @@ class Watchdog:
             return Ending("interrupted", "cancel")
         return limits.due()
 
-    def call(self, limits: Sequence[Limits], work: Callable[..., Any], *args: Any) -> Any:
-        """Run a model call for the requests with these limits; may raise Interrupted."""
+    def call(
+        self,
+        limits: Sequence[Limits],
+        work: Callable[..., Any],
+        *args: Any,
+        model: ModelLike | None = None,
+    ) -> Any:
+        """Run a call of the model, or of another one beside it, for the requests with these limits.
+
+        May raise Interrupted.
+        """
         with self._model.lock:
             with self._guard:
-                self._in_call = limits
+                self._in_call, self._running = limits, model or self._model
             try:
                 return work(*args)
             finally:
@@ -101,7 +111,7 @@ class Watchdog:
         """Stop the running call where all requests in it have to end; for the watching thread."""
         with self._guard:
             if self._in_call and all(self.due(limits) for limits in self._in_call):
-                self._model.cancel()
+                self._running.cancel()
 
     def close(self) -> None:
         """No call will follow: nothing is to be watched any more."""

@@ -154,7 +154,7 @@ class GenerationStream(Iterator[GenerationEvent]):
             return
         outputs = [*self._outputs, *self._scheduler.abort(ending)]
         last = next((output.event for output in outputs if output.answer), None)
-        self._end(last or self._state.completion.end())
+        self._end(last or self._state.last_event())
 
     def _end(self, last: GenerationEvent) -> None:
         self._scheduler.close()

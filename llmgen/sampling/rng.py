@@ -21,6 +21,10 @@ LANE_TOKEN = 0
 """The lane of the draw that picks the token."""
 LANE_XTC = 1
 """The lane of the draw that decides whether XTC acts at a step."""
+LANE_ACCEPT = 2
+"""The lane of the draw that accepts or rejects a guess."""
+LANE_GUESS = 3
+"""The lane of the draw that chooses a guess for rejection sampling."""
 
 
 def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:

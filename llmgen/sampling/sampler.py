@@ -45,7 +45,8 @@ from llmgen.sampling.history import History
 from llmgen.sampling.interfaces import Processor
 from llmgen.sampling.logits import Candidates, check_finite
 from llmgen.sampling.params import SamplingParams
-from llmgen.sampling.rng import LANE_TOKEN, LANE_XTC, random_seed, uniform
+from llmgen.sampling.rejection import Guess, judge
+from llmgen.sampling.rng import LANE_ACCEPT, LANE_GUESS, LANE_TOKEN, LANE_XTC, random_seed, uniform
 from llmgen.sampling.scores import TokenLogprob, TokenScore
 from llmgen.sampling.stages import stages
 from llmgen.tokenizer.interfaces import TokenizerLike
@@ -92,6 +93,7 @@ class Sampler:
         self.step = 0
         self.mu = 2 * params.mirostat_tau
         self.sampling_s = 0.0
+        self._lane = LANE_TOKEN
         self._n_ctx = n_ctx or -1
         self._eog = vocabulary_ids(eog_ids, n_vocab)
         self._ends = frozenset(self._eog.tolist())
@@ -123,9 +125,10 @@ class Sampler:
             bias=bias,
         )
 
-    def sample(self, logits: Floats) -> Choice:
+    def sample(self, logits: Floats, guess: Guess | None = None) -> Choice:
         """Choose the next token from float32 [n_vocab] (not changed) and remember it.
 
+        A ``guess`` is judged by rejection sampling; greedy choices do not depend on guesses.
         Raises :class:`UsageError` for what is no such array, :class:`LLMGenError` where one
         logit is NaN or +inf, or all are -inf.
         """
@@ -133,6 +136,9 @@ class Sampler:
         started = time.perf_counter()
         processed = self._processed(logits)
         token, share = self._choose(processed)
+        if guess is not None and not p.greedy:
+            draws = self._uniform(LANE_ACCEPT), self._uniform(LANE_TOKEN)
+            token, share = judge(self._left(processed), guess, *draws)
         score = None
         if p.logprobs is not None:
             candidates = Candidates(None, logits) if p.logprobs_mode == "raw" else self._left(processed)
@@ -171,6 +177,25 @@ class Sampler:
         twin._chain = twin._new_chain()
         return twin
 
+    def guessing(self, independent: bool) -> Sampler:
+        """A copy that chooses guesses, from the logits of another model.
+
+        It draws the same random numbers, so that both often choose the same token, unless its draws are
+        to be ``independent``.  Processors are left out: they are the program's own, and see each token once.
+        """
+        twin = self.fork()
+        if self.params.processors or self.params.logprobs is not None:
+            twin.params = self.params.with_(processors=(), logprobs=None)
+        twin._lane = LANE_GUESS if independent else LANE_TOKEN
+        return twin
+
+    def guess(self, logits: Floats) -> Guess:
+        """Choose a guess from float32 [n_vocab] and remember it."""
+        token = self.sample(logits).token_id
+        if self.params.greedy or self._lane == LANE_TOKEN:
+            return Guess(token)
+        return Guess(token, self._left(logits))
+
     def _choose(self, logits: Floats) -> tuple[int, float]:
         """The token, and its probability after every stage."""
         p = self.params
@@ -178,7 +203,7 @@ class Sampler:
             self._repeats.since = self._breakers.since if self._breakers else len(self.history)
         return self._chain.choose(
             logits,
-            0.0 if p.greedy else self._uniform(LANE_TOKEN),
+            0.0 if p.greedy else self._uniform(self._lane),
             mu=self.mu,
             xtc=p.xtc_probability > 0 and self._uniform(LANE_XTC) < p.xtc_probability,
             allowed=self._allowed(),

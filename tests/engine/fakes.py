@@ -39,6 +39,9 @@ class FakeSequence:
         n = min(n, self.length)
         return n if n == self.length or n >= self.min_truncate else 0
 
+    def can_take_back(self, n):
+        return self.length >= self.min_truncate
+
     def truncate(self, n):
         assert n == 0 or self.min_truncate <= n <= len(self.tokens)
         del self.tokens[n:]
@@ -103,10 +106,9 @@ class FakeModel:
     def forward(self, parts, role, read=np.copy):
         assert sum(len(part.ids) for part in parts) <= self.max_prompt_tokens
         if role == "generated":
-            assert all(len(part.ids) == 1 for part in parts)
-            return read(
-                self.decode([part.seq for part in parts], [part.ids[0] for part in parts], copy=False)
-            )
+            rows = self.generate([(part.seq, part.ids) for part in parts], copy=False)
+            wanted = [i >= len(part.ids) - part.n_logits for part in parts for i in range(len(part.ids))]
+            return read(rows if all(wanted) else rows[wanted])
         if len(parts) > 1:
             assert all(part.n_logits == 1 for part in parts)
             return read(self.prefill_together([(part.seq, part.ids) for part in parts]))
@@ -125,16 +127,22 @@ class FakeModel:
             seq.tokens += map(int, ids)
         return np.array([self.logits(seq.tokens) for seq, _ in prompts])
 
-    def decode(self, seqs, ids, *, copy=True):
-        self._work("decode", len(ids))
-        assert 1 <= len(ids) <= 8
-        assert len({id(seq) for seq in seqs}) == len(seqs)
-        for row, (seq, token) in enumerate(zip(seqs, ids, strict=True)):
-            assert seq.length < self.n_ctx
-            assert not seq.closed
-            seq.tokens.append(int(token))
-            self._view[row] = self.logits(seq.tokens)
-        rows = self._view[: len(ids)]
+    def decode(self, seqs, ids):
+        return self.generate([(seq, [token]) for seq, token in zip(seqs, ids, strict=True)])
+
+    def generate(self, parts, *, copy=True):
+        n = sum(len(ids) for _, ids in parts)
+        self._work("decode", n)
+        assert 1 <= n <= 8
+        assert len({id(seq) for seq, _ in parts}) == len(parts)
+        assert all(seq.length + len(ids) <= self.n_ctx and not seq.closed for seq, ids in parts)
+        row = 0
+        for seq, ids in parts:
+            for token in ids:
+                seq.tokens.append(int(token))
+                self._view[row] = self.logits(seq.tokens)
+                row += 1
+        rows = self._view[:n]
         return rows.copy() if copy else rows
 
     def check_file(self):

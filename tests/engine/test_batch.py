@@ -175,14 +175,14 @@ def test_trouble_with_several_prompts_is_traced_to_its_own():
 def test_an_error_of_a_step_ends_its_own_answer_only():
     model, broken = FakeModel(), []
 
-    def decode(seqs, ids, *, copy):
-        for seq in seqs:
+    def generate(parts, *, copy):
+        for seq, _ in parts:
             if seq.tokens[0] == 3 and len(seq.tokens) == 4:
-                broken.append(len(seqs))
+                broken.append(len(parts))
                 raise LLMGenError("no memory for this one")
-        return FakeModel.decode(model, seqs, ids, copy=copy)
+        return FakeModel.generate(model, parts, copy=copy)
 
-    model.decode = decode
+    model.generate = generate
     requests = [Request([i], GREEDY, key=i) for i in range(1, 6)]
     answers = run(model, requests)
     assert broken == [5, 1]

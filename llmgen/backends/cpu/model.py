@@ -69,12 +69,13 @@ class Model:
         kv_type: str,
         level: str | None,
         progress: Progress | None,
+        beside: Model | None = None,
     ) -> None:
         self.config = config
         self.n_ctx, self.n_threads, self.kv_type = n_ctx, n_threads, kv_type
         self._file = file
-        self.lock = threading.RLock()
-        """Held during a call, and while another thread copies or closes a sequence."""
+        self._beside = beside
+        self._lock = threading.RLock()
         self._closed = self._closing = self._cancelled = False
         chunk = min(CHUNK if config.causal else WHOLE, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
         self.max_prompt_tokens = chunk
@@ -100,7 +101,7 @@ class Model:
         needed = [name for program in self._programs.values() for name in program.plan.kernels]
         self._library.require([*KERNELS, *SAMPLING_KERNELS, *needed], progress)
         self._workspace = Workspace(*self._programs.values())
-        self._team = ThreadTeam(n_threads, self._library)
+        self._team: ThreadTeam = beside._team if beside else ThreadTeam(n_threads, self._library)
         _models.add(self)
 
     @classmethod
@@ -112,22 +113,31 @@ class Model:
         kv_type: str = "f16",
         progress: Progress | None = None,
         level: str | None = None,
+        beside: Model | None = None,
     ) -> Model:
         """Make a model ready to run.
 
         n_ctx: tokens of context, by default the model's own, as far as its cache fits into
         half of the free memory; n_threads: by default $LLMGEN_THREADS, else the
         usable physical cores; kv_type: 'f16' or 'f32'; progress: called while kernels
-        are compiled; level: a kernel level below this CPU's best.  The file must stay
-        open until ``close``.  Raises UnsupportedModelError, UsageError, KernelError.
+        are compiled; level: a kernel level below this CPU's best; beside: a model whose threads
+        this one shares, and whose lock: only one of them runs at a time, and it is to be closed
+        last.  The file must stay open until ``close``.  Raises UnsupportedModelError, UsageError, KernelError.
         """
         config = read_model(file)
         n_ctx = _default_context(config, kv_type) if n_ctx is None else _whole("the context (n_ctx)", n_ctx)
+        if beside is not None:
+            n_threads, level = beside.n_threads, beside.kernel_level
         n_threads = default_threads() if n_threads is None else _whole("threads (n_threads)", n_threads)
         _check_sizes(n_ctx, n_threads)
-        return cls(file, config, n_ctx, n_threads, kv_type, level, progress)
+        return cls(file, config, n_ctx, n_threads, kv_type, level, progress, beside)
 
     # ---- facts ----------------------------------------------------------------------
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held during a call, and while another thread copies or closes a sequence."""
+        return self._beside.lock if self._beside else self._lock
 
     @property
     def kernel_level(self) -> str:
@@ -267,7 +277,8 @@ class Model:
         with self.lock:
             if not self._closed:
                 self._closed = True
-                self._team.close()
+                if self._beside is None:
+                    self._team.close()
                 self._workspace.close()
 
     def _check_open(self) -> None:
@@ -394,7 +405,7 @@ _models: weakref.WeakSet[Model] = weakref.WeakSet()
 def _renew_locks() -> None:
     """In a forked child, where the thread that held a lock does not exist."""
     for model in list(_models):
-        model.lock = threading.RLock()
+        model._lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -92,6 +92,13 @@ class Sequence:
         shortest = max((state.shortest_cut(self._written) for state in cuttable), default=0)
         return n if n >= min(shortest, self.length) else 0
 
+    def can_take_back(self, n: int) -> bool:
+        """Whether n tokens could be cut off again if they were appended now."""
+        if self.layout.needs_checkpoint:
+            return False
+        written = max(self._written, self.length + n)
+        return all(state.shortest_cut(written) <= self.length for state in self.layout.states)
+
     def truncate(self, n: int) -> None:
         """Cut back to n tokens.  Raises ContextFullError if that is not a cut point."""
         if not 0 <= n <= self.length:

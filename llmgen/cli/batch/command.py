@@ -17,13 +17,15 @@ from llmgen.cli.batch.output import Sink, file_target, open_sink
 from llmgen.cli.common import exits
 from llmgen.cli.common.config import configurable
 from llmgen.cli.common.endings import cut_by, cut_note
+from llmgen.cli.common.guessing import check_draft
 from llmgen.cli.common.interrupts import Stop, noted
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
+from llmgen.cli.common.options import EngineOptions, guessing_options, model_options, sampling_options
 from llmgen.cli.common.templates import SystemOption, TemplateOption, refuse_beside_raw, template_for_prompts
 from llmgen.cli.terminal.output import note, say
 from llmgen.cli.terminal.progress import Bar
+from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.errors import LLMGenError
 from llmgen.sampling.params import SamplingParams, option_table
 from llmgen.visible import visible
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 @configurable
 @model_options
+@guessing_options
 @sampling_options
 def command(
     model: ModelArgument,
@@ -66,6 +69,7 @@ def command(
     ] = False,
     *,
     engine: EngineOptions,
+    guessing: SpeculativeConfig | None,
     sampling: SamplingParams,
 ) -> None:
     """Complete many prompts, several at a time; one JSON line out per line in, in the same order.
@@ -79,12 +83,13 @@ def command(
     after an interruption the same command continues from there.
     """
     refuse_beside_raw(raw, system, template)
+    check_draft(guessing)
     with closing(Source(source)) as lines:
         target = file_target(output, lines, restart, overwrite)
         total = lines.count()  # before the model is loaded, which takes longer
         path = model_path(model)
         chat = template_for_prompts(path, template, raw, system)
-        with open_llm(path, engine, chat) as llm:
+        with open_llm(path, engine, chat, guessing) as llm:
             if chat is None and not raw:
                 note("this model has no chat template, so texts are completed as they stand")
             depends_on = {

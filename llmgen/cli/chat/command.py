@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgen.cli.common.config import configurable
+from llmgen.cli.common.guessing import check_draft
 from llmgen.cli.common.interrupts import noted
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
+from llmgen.cli.common.options import EngineOptions, guessing_options, model_options, sampling_options
 from llmgen.cli.common.templates import SystemOption, TemplateOption, find_template
 from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.plain import WrapOption
+from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.errors import UsageError
 from llmgen.sampling.params import SamplingParams
 from llmgen.visible import visible
@@ -92,6 +94,7 @@ def talk(
     ] = False,
     *,
     engine: EngineOptions,
+    guessing: SpeculativeConfig | None = None,
     sampling: SamplingParams,
 ) -> None:
     """Talk with a model.
@@ -112,7 +115,8 @@ def talk(
         raise UsageError("--resume and --open both choose the conversation; give one of them")
     chosen = kept.find(open) if open is not None else kept.latest() if resume else None
     sampling = _when_full(sampling, when_full)
-    models = _Models(engine, template, think)
+    check_draft(guessing)
+    models = _Models(engine, guessing, template, think)
     path = model_path(model)
     try:
         llm, used = models.open(path)
@@ -157,20 +161,26 @@ def _when_full(sampling: SamplingParams, when_full: WhenFull | None) -> Sampling
     return sampling.with_(context_full=WHEN_FULL[when_full.value])
 
 
-command = configurable(model_options(sampling_options(talk)))
+command = configurable(model_options(guessing_options(sampling_options(talk))))
 
 
 class _Models:
     """The open model, and how to change to another one."""
 
-    def __init__(self, engine: EngineOptions, template: str | None, think: Think) -> None:
-        self._engine, self._template, self._think = engine, template, think
+    def __init__(
+        self,
+        engine: EngineOptions,
+        guessing: SpeculativeConfig | None,
+        template: str | None,
+        think: Think,
+    ) -> None:
+        self._engine, self._guessing, self._template, self._think = engine, guessing, template, think
         self._open = ExitStack()
 
     def open(self, path: Path) -> tuple[LLM, ChatTemplate]:
         """Load a model; an earlier one stays open."""
         chosen = find_template(path, self._template)
-        llm = self._open.enter_context(open_llm(path, self._engine, chosen))
+        llm = self._open.enter_context(open_llm(path, self._engine, chosen, self._guessing))
         return llm, chosen or _stand_in(llm)
 
     def change(self, talk: Conversation, name: str) -> Path:

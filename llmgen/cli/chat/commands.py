@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from llmgen.cli.chat.clipboard import copy
 from llmgen.cli.chat.reading import expand
 from llmgen.cli.chats import store
+from llmgen.cli.common.guessing import guessing_note
 from llmgen.cli.common.options import changed, find_option
 from llmgen.cli.common.texts import text_in
 from llmgen.cli.terminal.output import note, shorten
@@ -271,6 +272,8 @@ def _stats(repl: Repl, rest: str) -> None:
     speed = "" if t.decode_tokens_per_s is None else f", {t.decode_tokens_per_s:.1f} tokens/s"
     first = "" if t.ttft_s is None else f", the first after {t.ttft_s:.2f} s"
     note(f"answer: {last.completion_tokens} tokens{speed}{first}; {last.finish_detail}; seed {last.seed}")
+    if (guesses := guessing_note(last)) is not None:
+        note(guesses)
 
 
 def _read(repl: Repl, rest: str) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmgen.cli.common.guessing import with_path
 from llmgen.cli.common.options import EngineOptions
 from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.progress import Bar, clear
@@ -14,16 +15,26 @@ from llmgen.cli.terminal.settings import can_draw
 
 if TYPE_CHECKING:
     from llmgen import LLM
+    from llmgen.engine import SpeculativeConfig
     from llmgen.tokenizer import ChatTemplate
 
 
 @contextmanager
-def open_llm(path: Path, engine: EngineOptions, template: ChatTemplate | None = None) -> Iterator[LLM]:
-    """Load the model at ``path``, with ``template`` instead of the file's; it is closed at the end of the block."""
+def open_llm(
+    path: Path,
+    engine: EngineOptions,
+    template: ChatTemplate | None = None,
+    guessing: SpeculativeConfig | None = None,
+) -> Iterator[LLM]:
+    """Load the model at ``path``, with ``template`` instead of the file's; it is closed at the end of the block.
+
+    ``guessing``: the draft model is loaded beside it.
+    """
     from llmgen import LLM
 
+    guessing = with_path(guessing)
     with compiling() as progress:
-        llm = LLM(path, **engine.given(), chat_template=template, progress=progress)
+        llm = LLM(path, **engine.given(), chat_template=template, speculation=guessing, progress=progress)
     trained = llm.config.context_length
     if llm.n_ctx > trained:
         note(

@@ -23,6 +23,7 @@ import typer
 
 from llmgen.cli.common.signatures import option as keyword
 from llmgen.cli.common.signatures import parameters_of, with_parameters
+from llmgen.engine.speculation.config import MOST_GUESSES, SpeculativeConfig
 from llmgen.errors import UsageError
 from llmgen.sampling.params import OTHER_NAMES, Option, SamplingParams, option_named, option_table
 
@@ -51,7 +52,7 @@ _USUAL = {
     *("max_tokens", "temp", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n"),
     *("presence_penalty", "frequency_penalty", "seed", "stop", "ignore_eos", "timeout"),
 }
-_WHEN_OPENED = ("ctx", "threads", "kv-type")
+_WHEN_OPENED = ("ctx", "threads", "kv-type", "draft", "lookup")
 _MOST_DIGITS = 10
 _SHOWN_DEFAULT = {"seed": "random, reported"}
 
@@ -111,6 +112,64 @@ def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace the parameter ``sampling`` by one flag for each of its fields, the usual ones first."""
     options = sorted(option_table(), key=lambda option: option.name not in _USUAL)
     return _expand(command, "sampling", [_sampling_parameter(option) for option in options], _sampling_params)
+
+
+def guessing_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter ``guessing`` by --draft, --lookup and what belongs to them."""
+    options = [
+        _parameter(
+            *("draft", str, "a smaller model with the same vocabulary, which guesses tokens", "", "--draft"),
+            metavar="MODEL",
+        ),
+        _parameter(
+            "lookup",
+            bool,
+            "guess what followed the same words before, in the prompt or the answer",
+            "",
+            "--lookup",
+        ),
+        _parameter(
+            *("draft_max", int, "most tokens to guess at a step", str(MOST_GUESSES), "--draft-max"),
+            metavar="N",
+        ),
+        _parameter(
+            *("draft_min_acceptance", float, "pause where a smaller share of the guesses is right", "0"),
+            *("--draft-min-acceptance",),
+            metavar="SHARE",
+        ),
+        _parameter(
+            *("draft_method", str, "coupled keeps the text, reject only its distribution", "coupled"),
+            *("--draft-method",),
+            metavar="coupled|reject",
+        ),
+    ]
+    return _expand(command, "guessing", options, lambda values: _guessing(**values))
+
+
+def _guessing(
+    draft: str | None,
+    lookup: bool,
+    draft_max: int | None,
+    draft_min_acceptance: float | None,
+    draft_method: str | None,
+) -> SpeculativeConfig | None:
+    """Make the options of guessing from the flags; None where nothing is to be guessed."""
+    further = {"k_max": draft_max, "min_acceptance": draft_min_acceptance, "method": draft_method}
+    given: dict[str, Any] = {name: value for name, value in further.items() if value is not None}
+    if draft_max is not None:
+        given["k"] = min(SpeculativeConfig.k, draft_max)
+    config = SpeculativeConfig(draft=draft, lookup=lookup, **given)
+    if given and not config.guesses:
+        flag = next(flag for name, flag in _GUESSING_FLAGS.items() if name in given)
+        raise UsageError(f"{flag} belongs to guessing; add --draft MODEL or --lookup, or leave it out")
+    return config if config.guesses else None
+
+
+_GUESSING_FLAGS = {
+    "k_max": "--draft-max",
+    "min_acceptance": "--draft-min-acceptance",
+    "method": "--draft-method",
+}
 
 
 def _sampling_parameter(option: Option) -> inspect.Parameter:

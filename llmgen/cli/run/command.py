@@ -16,9 +16,10 @@ from llmgen import hub
 from llmgen.cli.common import exits
 from llmgen.cli.common.config import Given, configurable
 from llmgen.cli.common.endings import note_cuts
+from llmgen.cli.common.guessing import check_draft, guessing_note
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
+from llmgen.cli.common.options import EngineOptions, guessing_options, model_options, sampling_options
 from llmgen.cli.common.templates import (
     SystemOption,
     TemplateOption,
@@ -33,6 +34,7 @@ from llmgen.cli.terminal.output import note, print_json
 from llmgen.cli.terminal.plain import WrapOption, answer_writer
 from llmgen.cli.terminal.progress import Bar, PromptBar
 from llmgen.cli.terminal.streaming import follow
+from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.sampling.params import SamplingParams
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 @functools.partial(configurable, perform=perform)
 @model_options
+@guessing_options
 @sampling_options
 def command(
     model: ModelArgument,
@@ -103,6 +106,7 @@ def command(
     ] = None,
     *,
     engine: EngineOptions,
+    guessing: SpeculativeConfig | None,
     sampling: SamplingParams,
     given: Given,
 ) -> None:
@@ -118,23 +122,26 @@ def command(
             raise UsageError("--system and --system-file both give the system message; give one of them")
         system = as_message(read_text(system_file))
     search = _search(beams, length_penalty, early_stopping, samples, prompt_cache)
+    if search is not None and guessing is not None:
+        raise UsageError("--draft and --lookup do not go with a beam search; leave them or --beams out")
     refuse_beside_raw(raw, system, template)
     if sampling.logprobs is not None and not json:
         raise UsageError("--logprobs can only be shown by --json; add it, or leave --logprobs out")
     hub.find(model)  # refuse a wrong name before stdin is read and anything is fetched
+    check_draft(guessing)
     ignores_stdin = no_stdin or given.run is not None
     for_answers = raw or json or parse_special or samples > 1 or beams or prompt_cache is not None
     if prompt is None and not file and not ignores_stdin and not for_answers and _at_terminal():
         from llmgen.cli.chat.command import talk
 
-        talk(model, system=system, template=template, engine=engine, sampling=sampling)
+        talk(model, system=system, template=template, engine=engine, guessing=guessing, sampling=sampling)
         return
     text = _prompt(prompt, file or [], ignores_stdin, raw)
     path = model_path(model)
     chat = template_for_prompts(path, template, raw, system)
     if chat is not None and parse_special:
         raise UsageError("--parse-special is for raw prompts, since a message's text is data; add --raw")
-    with open_llm(path, engine, chat) as llm:
+    with open_llm(path, engine, chat, guessing) as llm:
         begin = functools.partial(head, given, llm, sampling)  # before the template's stops join in
         if chat is None:
             if not raw:
@@ -293,6 +300,8 @@ def _note_stats(result: GenerationResult) -> None:
     speed = _rate(t.prefill_tokens_per_s)
     note(f"prompt: {result.prompt_tokens} tokens{cached} in {t.prefill_s:.3f} s{speed}{first}")
     note(f"answer: {result.completion_tokens} tokens in {t.decode_s:.3f} s{_rate(t.decode_tokens_per_s)}")
+    if (guesses := guessing_note(result)) is not None:
+        note(guesses)
     note(f"ended: {result.finish_reason} ({result.finish_detail}); seed {result.seed}")
 
 

@@ -1,0 +1,72 @@
+"""Opening what guesses tokens for a model: its draft model, which is loaded beside it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from llmgen import hub
+from llmgen.backends.cpu.memory import available_bytes
+from llmgen.backends.cpu.model import Model
+from llmgen.engine.speculation.config import SpeculativeConfig
+from llmgen.engine.speculation.draft import DraftModel
+from llmgen.engine.speculation.speculator import Speculation
+from llmgen.engine.speculation.vocabulary import check_vocabularies
+from llmgen.errors import UsageError
+from llmgen.gguf import GGUFFile
+
+_log = logging.getLogger(__name__)
+
+
+class OpenDraft:
+    """The draft model's file, and the model as soon as it is loaded; closed before the model that it drafts for."""
+
+    def __init__(self, config: SpeculativeConfig, file: GGUFFile) -> None:
+        """Opens the draft, if there is to be one.
+
+        Raises UsageError where its vocabulary is not that of ``file``, the model's own.
+        """
+        self.config = config
+        self.model: Model | None = None
+        self._file = None
+        draft = config.draft
+        if draft is not None:
+            self._file = GGUFFile.open(
+                hub.locate(draft, available_bytes) if isinstance(draft, str) else draft
+            )
+            try:
+                check_vocabularies(file.metadata, self._file.metadata)
+            except BaseException:
+                self._file.close()
+                raise
+
+    def speculation(self, target: Model, progress: Any = None) -> Speculation:
+        """Load the draft beside the loaded model."""
+        if target.layout.needs_checkpoint:
+            raise UsageError(
+                "this model has recurrent states, which cannot take back a wrong guess: leave out the draft model"
+                " (--draft) and --lookup"
+            )
+        if self._file is None:
+            return Speculation(self.config)
+        n_ctx = self._context(target)
+        self.model = Model.load(
+            self._file, n_ctx=n_ctx, kv_type=target.kv_type, progress=progress, beside=target
+        )
+        _log.debug("draft model %s: context %d", self._file.path, n_ctx)
+        return Speculation(self.config, DraftModel(self.model))
+
+    def _context(self, target: Model) -> int:
+        """The model's context, or the draft's own where it was made for fewer tokens than the model."""
+        assert self._file is not None
+        own = self._file.metadata.get(f"{self._file.architecture}.context_length")
+        if not isinstance(own, int) or own < 1 or own >= target.config.context_length:
+            return target.n_ctx
+        return min(own, target.n_ctx)
+
+    def close(self) -> None:
+        """Give its memory back."""
+        if self.model is not None:
+            self.model.close()
+        if self._file is not None:
+            self._file.close()

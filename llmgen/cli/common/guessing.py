@@ -1,0 +1,39 @@
+"""Guessing as commands have it: the draft model's name, and a line about how well it went."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from llmgen import hub
+from llmgen.cli.common.models import model_path
+
+if TYPE_CHECKING:
+    from llmgen.engine import GenerationResult, SpeculativeConfig
+
+
+def check_draft(guessing: SpeculativeConfig | None) -> None:
+    """Refuse the wrong name of a draft model, before anything is fetched or read."""
+    if guessing is not None and guessing.draft is not None:
+        hub.find(str(guessing.draft))
+
+
+def with_path(guessing: SpeculativeConfig | None) -> SpeculativeConfig | None:
+    """The options with the draft model's path for its name; it is fetched where it is a known one."""
+    if guessing is None or guessing.draft is None:
+        return guessing
+    return replace(guessing, draft=model_path(str(guessing.draft)))
+
+
+def guessing_note(result: GenerationResult) -> str | None:
+    """How well guessing went, as a line; None where nothing was guessed."""
+    stats = result.speculation
+    if stats is None:
+        return None
+    if stats.acceptance_rate is None or stats.tokens_per_step is None:
+        return "guesses: none"
+    speed = "" if stats.speedup is None else f", about {stats.speedup:.2f} times as fast as without"
+    return (
+        f"guesses: {stats.accepted} of {stats.guessed} right ({stats.acceptance_rate:.0%}),"
+        f" {stats.tokens_per_step:.2f} tokens a step{speed}"
+    )

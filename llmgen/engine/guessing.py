@@ -1,0 +1,60 @@
+"""What the next run is to compute beside the tokens chosen last: guesses for each answer that may have some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llmgen.engine.request_state import RequestState
+from llmgen.engine.speculation.config import MOST_GUESSES
+from llmgen.engine.speculation.draft import Question
+from llmgen.engine.speculation.speculator import Speculation
+from llmgen.engine.stopping import Watchdog
+from llmgen.errors import Interrupted, LLMGenError
+
+
+def guess(speculation: Speculation, states: Sequence[RequestState], watchdog: Watchdog) -> None:
+    """Give each of these requests its guesses for the next run; all share the tokens that a run takes."""
+    share = MOST_GUESSES // len(states) - 1
+    extra = speculation.config.extra_token
+    questions: list[tuple[RequestState, Question]] = []
+    for state in states:
+        state.guesses = []
+        most = state.most_guesses(share)
+        if state.speculator is None or most < 1:
+            continue
+        most += not extra  # the last one is only compared
+        state.guesses = state.speculator.look_up(state.sequence.tokens, most, len(states))
+        if not state.guesses:
+            question = state.speculator.question(state.completion, state.sequence.tokens, most, len(states))
+            if question:
+                questions.append((state, question))
+    if questions:
+        _ask(speculation, questions, watchdog)
+    if not extra:
+        for state in states:
+            del state.guesses[-1:]
+
+
+def _ask(
+    speculation: Speculation, questions: Sequence[tuple[RequestState, Question]], watchdog: Watchdog
+) -> None:
+    assert speculation.draft is not None
+    limits, model = [state.limits for state, _ in questions], speculation.draft.model
+
+    def run(work: Any, *args: Any) -> Any:
+        return watchdog.call(limits, work, *args, model=model)
+
+    try:
+        seconds = speculation.ask_draft([question for _, question in questions], run)
+    except Interrupted:
+        raise
+    except LLMGenError as error:  # the text does not need the draft, but who asked for it should know
+        for state, _ in questions:
+            state.fail(error)
+        return
+    for state, question in questions:
+        state.guesses = question.guesses
+        state.completion.decode_s += seconds
+        if state.speculator:
+            state.speculator.count_draft(seconds)

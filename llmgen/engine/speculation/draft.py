@@ -1,0 +1,177 @@
+"""Guessing with a smaller model, whose cache follows the sequence that it guesses for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmgen.engine.endings import EndingRules
+from llmgen.engine.interfaces import ModelLike
+from llmgen.engine.sequence_state import SequenceState, common_prefix
+from llmgen.errors import LLMGenError, UsageError
+from llmgen.model.runs import Part
+from llmgen.sampling.rejection import Guess
+from llmgen.sampling.sampler import Sampler
+
+_MOST_TOKENS = 8
+"""Generated tokens in one run."""
+
+Run = Callable[..., Any]
+"""Makes a call of the model: of a method, with its arguments; may raise Interrupted."""
+
+
+class DraftSequence:
+    """The draft's own cache for one sequence."""
+
+    def __init__(self, model: ModelLike) -> None:
+        self.state = SequenceState(model, model.new_sequence())
+        self._agreed = 0  # leading tokens of the cache that are known to be the sequence's
+        self._n_prompt = 0
+
+    def begin(self, tokens: Sequence[int], n_prompt: int) -> None:
+        """The sequence has any tokens now, the first ``n_prompt`` of which the model computes as prompt."""
+        self._agreed = common_prefix(self.state.tokens[: self.state.cached], tokens)
+        self._n_prompt = n_prompt
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Take the sequence's tokens, which begin as they did; guesses that were wrong are cut off."""
+        guessed = self.state.tokens[self._agreed : self.state.cached]
+        same = self._agreed + common_prefix(guessed, self.new(tokens))
+        self._agreed = self.state.cut(min(same, len(tokens) - 1))
+        self.state.tokens[self._agreed :] = self.new(tokens)
+
+    def new(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Those of the sequence's tokens that were not there before."""
+        return tokens[self._agreed :]
+
+    @property
+    def n_ctx(self) -> int:
+        """How many tokens it can hold."""
+        return self.state.model.n_ctx
+
+    @property
+    def waits_for_prompt(self) -> bool:
+        """Whether tokens are missing that are better computed as prompt."""
+        return self.state.length < self._n_prompt or self.state.n_missing > _MOST_TOKENS
+
+    def compute_prompt(self) -> None:
+        """Compute the next piece of what is missing, as prompt; the last token is left for a run of generated ones."""
+        end = len(self.state.tokens) - 1
+        if self.state.length < self._n_prompt:
+            end = min(end, self._n_prompt)
+        self.state.prefill(end, wants_logits=False)
+
+    def fork(self) -> DraftSequence:
+        """An independent copy."""
+        twin = object.__new__(DraftSequence)
+        twin.state = self.state.fork()
+        twin._agreed, twin._n_prompt = self._agreed, self._n_prompt
+        return twin
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.state.seq.close()
+
+
+@dataclass
+class Question:
+    """How a sequence goes on: up to n guesses, which ``sampler`` chooses."""
+
+    sequence: DraftSequence
+    tokens: Sequence[int]
+    n: int
+    sampler: Sampler
+    rules: EndingRules
+    guesses: list[Guess] = field(default_factory=list)
+
+    @property
+    def open(self) -> bool:
+        """Whether more guesses are wanted; nothing follows a token that ends the answer."""
+        if len(self.guesses) >= self.n or self.sequence.state.length >= self.sequence.n_ctx:
+            return False
+        return not self.guesses or self.rules.by_token(self.guesses[-1].token) is None
+
+    def add(self, logits: NDArray[np.float32]) -> None:
+        """Choose a guess from the draft's float32 [n_vocab]; none where the sampler finds none."""
+        try:
+            guess = self.sampler.guess(_fitted(logits, self.sampler.n_vocab))
+        except (
+            LLMGenError
+        ):  # such as a constraint that allows nothing; whether that is an error, the answer shows
+            self.n = len(self.guesses)
+            return
+        self.guesses.append(guess)
+        self.sequence.state.tokens.append(guess.token)
+
+
+class DraftModel:
+    """The smaller model, and how several sequences ask it at once."""
+
+    def __init__(self, model: ModelLike) -> None:
+        """Raises UsageError for a model that cannot draft."""
+        self.model = model
+        with_state = model.new_sequence()
+        try:
+            if with_state.needs_checkpoint:
+                raise UsageError(
+                    "the draft model (--draft) has recurrent states, which cannot take back a wrong guess:"
+                    " choose a model with attention only"
+                )
+        finally:
+            with_state.close()
+
+    def prepared(self, question: Question, run: Run) -> bool:
+        """Have the draft compute the tokens, but for the last few; whether it is ready to guess then.
+
+        A prompt is computed in pieces, one each time, so that nobody waits long.  A draft
+        whose context is full guesses no more.
+        """
+        sequence, tokens = question.sequence, question.tokens
+        known = int(self.model.config.vocab_size)
+        if len(tokens) > sequence.n_ctx or max(sequence.new(tokens), default=0) >= known:
+            return False
+        sequence.follow(tokens)
+        if sequence.waits_for_prompt:
+            run(sequence.compute_prompt)
+        return not sequence.waits_for_prompt
+
+    def answer(self, questions: Sequence[Question], run: Run) -> int:
+        """Fill in the guesses of questions that are prepared; returns how many runs that took."""
+        n_runs, asked = 0, list(questions)
+        while asked := [question for question in asked if question.open]:
+            self._step(_fitting(asked), run)
+            n_runs += 1
+        return n_runs
+
+    def _step(self, questions: Sequence[Question], run: Run) -> None:
+        """One run, and one more guess for each of these."""
+        parts = [
+            Part(q.sequence.state.seq, q.sequence.state.tokens[q.sequence.state.length :]) for q in questions
+        ]
+
+        def choose(rows: NDArray[np.float32]) -> None:
+            for question, row in zip(questions, rows, strict=True):
+                question.add(row)
+
+        run(self.model.forward, parts, "generated", choose)
+
+
+def _fitting(questions: Sequence[Question]) -> list[Question]:
+    """As many of them, from the first on, as one run takes."""
+    fitting, n_tokens = list[Question](), 0
+    for question in questions:
+        n_tokens += question.sequence.state.n_missing
+        if n_tokens <= _MOST_TOKENS:
+            fitting.append(question)
+    return fitting
+
+
+def _fitted(logits: NDArray[np.float32], n_vocab: int) -> NDArray[np.float32]:
+    """The draft's logits as a row of the model's: float32 [n_vocab], -inf for tokens that the draft does not have."""
+    if len(logits) >= n_vocab:
+        return logits[:n_vocab]
+    return np.concatenate([logits, np.full(n_vocab - len(logits), -np.inf, np.float32)])

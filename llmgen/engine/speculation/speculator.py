@@ -1,0 +1,136 @@
+"""Who guesses for a sequence: lookup, a draft model or both; how many tokens, and how well it goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llmgen.engine.completion import Completion
+from llmgen.engine.speculation.config import SpeculativeConfig
+from llmgen.engine.speculation.draft import DraftModel, DraftSequence, Question
+from llmgen.engine.speculation.lookup import LookupIndex
+from llmgen.engine.speculation.pace import Pace, StepCosts
+from llmgen.engine.speculation.stats import SpeculationStats
+from llmgen.sampling.rejection import Guess
+
+_DRAFT = 0
+"""The kind of the draft's guesses; those of a lookup have the number of bits of the match's length."""
+
+
+class Speculator:
+    """Guesses for one sequence.  It outlives an answer, as the sequence of a conversation does."""
+
+    def __init__(self, speculation: Speculation) -> None:
+        config = speculation.config
+        self._speculation = speculation
+        self._index = LookupIndex() if config.lookup else None
+        self._draft = DraftSequence(speculation.draft.model) if speculation.draft else None
+        self._pace = Pace(config, speculation.costs)
+        self._kind = _DRAFT
+        self._n_sequences = 1
+        self._guessed = self._accepted = 0
+        self._draft_s = 0.0
+
+    def begin(self, tokens: Sequence[int], n_prompt: int) -> None:
+        """The sequence has any tokens now, the first ``n_prompt`` of which are computed as prompt."""
+        if self._index:
+            self._index.begin(tokens)
+        if self._draft:
+            self._draft.begin(tokens, n_prompt)
+
+    def start_answer(self) -> None:
+        """Count from here on."""
+        self._guessed = self._accepted = 0
+        self._draft_s = 0.0
+
+    @property
+    def rejects(self) -> bool:
+        """Whether guesses are judged by rejection sampling."""
+        return self._speculation.config.method == "reject"
+
+    def look_up(self, tokens: Sequence[int], most: int, n_sequences: int) -> list[Guess]:
+        """What followed the last tokens before, as far as it pays to guess that."""
+        if self._index is None:
+            return []
+        self._index.extend(tokens)
+        match = self._index.find()
+        if match is None:
+            return []
+        self._kind, self._n_sequences = match.length.bit_length(), n_sequences
+        n = self._pace.choose(most, self._kind, n_sequences)
+        return [Guess(token) for token in self._index.continuation(match, n)] if n else []
+
+    def question(
+        self, completion: Completion, tokens: Sequence[int], most: int, n_sequences: int
+    ) -> Question | None:
+        """What to ask the draft model, where that pays."""
+        if self._draft is None:
+            return None
+        self._kind, self._n_sequences = _DRAFT, n_sequences
+        costs = self._speculation.costs
+        n = self._pace.choose(most, _DRAFT, n_sequences, costs.guess_s)
+        if not n:
+            return None
+        sampler = completion.sampler.guessing(independent=self.rejects)
+        return Question(self._draft, tokens, n, sampler, completion.rules)
+
+    def judged(self, right: bool, n_behind: int) -> None:
+        """A guess was right, or wrong as were the ``n_behind`` after it."""
+        self._guessed += 1 if right else 1 + n_behind
+        self._accepted += right
+        self._pace.judged(self._kind, right, self._n_sequences)
+
+    def count_draft(self, seconds: float) -> None:
+        """Account for the time that guesses for this and other sequences took."""
+        self._draft_s += seconds
+
+    def stats(self, completion: Completion) -> SpeculationStats:
+        """The figures of the answer."""
+        return SpeculationStats(
+            steps=completion.decode_steps,
+            tokens=completion.decode_tokens,
+            guessed=self._guessed,
+            accepted=self._accepted,
+            draft_s=self._draft_s,
+            decode_s=completion.decode_s,
+            plain_step_s=self._speculation.costs.plain_step_s,
+        )
+
+    def fork(self) -> Speculator:
+        """One for a copy of the sequence."""
+        twin = Speculator(self._speculation)
+        if twin._draft and self._draft:
+            twin._draft.close()
+            twin._draft = self._draft.fork()
+        return twin
+
+    def close(self) -> None:
+        """Give the draft's memory back."""
+        if self._draft:
+            self._draft.close()
+
+
+class Speculation:
+    """What the sequences of a model share: options, the draft model, what runs cost."""
+
+    def __init__(self, config: SpeculativeConfig, draft: DraftModel | None = None) -> None:
+        self.config = config
+        self.draft = draft
+        self.costs = StepCosts()
+
+    def speculator(self) -> Speculator:
+        """For a new sequence."""
+        return Speculator(self)
+
+    def ask_draft(self, questions: Sequence[Question], run: Callable[..., Any]) -> float:
+        """Have the draft model answer; returns how many seconds that took."""
+        assert self.draft is not None
+        begun = time.perf_counter()
+        ready = [question for question in questions if self.draft.prepared(question, run)]
+        prepared = time.perf_counter()
+        n_runs = self.draft.answer(ready, run)
+        ended = time.perf_counter()
+        if n_runs:
+            self.costs.guessed(n_runs, ended - prepared)
+        return ended - begun

@@ -1,0 +1,148 @@
+"""The draft model's cache, its context, its errors."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from engine.fakes import FakeTokenizer
+from engine.speculation.guessers import Draft, Repeating, seen, session, speculation
+from engine.test_recurrent import RecurrentModel
+from llmgen.engine import Batch, Request, SamplingParams
+from llmgen.engine.speculation.draft import DraftModel
+from llmgen.errors import LLMGenError, UsageError
+
+PROMPT = [5, 6, 7, 8, 9]
+LONG = SamplingParams(max_tokens=2000, ignore_eos=True, seed=1)
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 7])
+def test_a_draft_that_is_the_model_is_always_right(k):
+    """It must not fall behind by a token: not after a step whose guesses were all right, either."""
+    model, draft = Repeating(2048), Draft(2048)
+    guessing = speculation(draft, adaptive=False, k=k)
+    stats = session(model, guessing).generate(PROMPT, LONG).speculation
+    assert stats.acceptance_rate == 1
+    assert stats.tokens == 1999
+    assert stats.tokens_per_step == pytest.approx(k + 1, rel=0.01)
+    assert draft.computed < model.computed  # no token twice
+
+
+def test_it_is_right_again_after_wrong_guesses_and_pauses():
+    """With noise at some tokens only: a wrong guess is cut off, and what comes after it is right."""
+
+    class Sometimes(Draft):
+        def logits(self, tokens):
+            self.noise = 50.0 if len(tokens) % 10 == 3 else 0.0
+            return super().logits(tokens)
+
+    stats = (
+        session(Repeating(2048), speculation(Sometimes(2048), adaptive=False))
+        .generate(PROMPT, LONG)
+        .speculation
+    )
+    assert stats.acceptance_rate > 0.6
+    assert stats.guessed - stats.accepted < 2000 / 10 * 4
+
+
+def test_its_cache_follows_conversations_rewinds_and_forks():
+    draft = Draft()
+    one = session(Repeating(), speculation(draft, adaptive=False))
+    params = LONG.with_(max_tokens=9)
+    for n in (0, 3, 20):
+        one.rewind(n)
+        prompt = [*one.tokens, 1, 2, *PROMPT]
+        assert seen(one, prompt, params) == seen(session(Repeating()), prompt, params)
+    computed = draft.computed
+    result = one.generate([*one.tokens, 4], params)
+    assert result.speculation.acceptance_rate == 1
+    assert draft.computed - computed < 20  # of a conversation of 40 tokens only what is new
+    fork = one.fork()
+    computed = draft.computed
+    fork.generate([*fork.tokens, 4], params)
+    assert draft.computed - computed < 20
+    fork.close()
+    one.close()
+    assert all(seq.closed for seq in draft.sequences)
+
+
+def test_a_long_prompt_is_computed_in_pieces_between_the_model_s_tokens():
+    model, draft = Repeating(4096), Draft(4096)
+    stream = session(model, speculation(draft, adaptive=False)).stream([i % 250 for i in range(1300)], LONG)
+    next(stream)
+    assert draft.computed == 0  # the first token does not wait for the draft
+    computed = []
+    for _ in range(4):
+        next(stream)
+        computed.append(draft.computed)
+    assert computed[:2] == [512, 1024]
+    assert 1300 < computed[2] < 1312
+    stream.close()
+
+
+@pytest.mark.parametrize("n_ctx", [1, 4, 6, 30])
+def test_a_smaller_context_ends_the_guessing_only(n_ctx):
+    model, draft = Repeating(512), Draft(n_ctx)
+    params = LONG.with_(max_tokens=100)
+    one = session(model, speculation(draft, adaptive=False))
+    assert seen(one, PROMPT, params) == seen(session(Repeating(512)), PROMPT, params)
+    assert draft.computed <= n_ctx + 8
+
+
+def test_tokens_that_the_draft_does_not_have_are_not_shown_to_it():
+    draft = Draft()
+    draft.config = type(draft.config)(vocab_size=200)
+    whole = draft.logits
+    draft.logits = lambda tokens: whole(tokens)[:200]
+    draft._view = draft._view[:, :200]
+    for prompt in (PROMPT, [230]):
+        params = LONG.with_(max_tokens=60)
+        expected = seen(session(Repeating()), prompt, params)
+        assert seen(session(Repeating(), speculation(draft, adaptive=False)), prompt, params) == expected
+    assert max(max(seq.tokens, default=0) for seq in draft.sequences) < 200
+
+
+def test_recurrent_models_do_not_draft():
+    with pytest.raises(UsageError, match="recurrent states, which cannot take back a wrong guess"):
+        DraftModel(RecurrentModel())
+
+
+def test_an_error_of_the_draft_ends_the_answer_that_asked_for_it():
+    draft = Draft()
+
+    def forward(parts, role, read=None):
+        raise LLMGenError("the draft's file has gone")
+
+    draft.forward = forward
+    batch = Batch(Repeating(), FakeTokenizer(), speculation=speculation(draft, adaptive=False))
+    [answer] = batch.run([Request(PROMPT, LONG)])
+    assert "draft's file" in str(answer.error)
+    assert answer.result.finish_detail == "error"
+    assert answer.result.completion_tokens == 1
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_draft_at_work_is_stopped_by_a_cancel_token(role):
+    model, draft, cancel = Repeating(4096), Draft(4096), threading.Event()
+    one = session(model, speculation(draft, adaptive=False))
+    stream = one.stream([i % 250 for i in range(600)], LONG, cancel=cancel)
+    given = [next(stream).token_id]
+    draft.slow_s = 60
+
+    def stop():
+        if draft.calls and role == "prefill":
+            return
+        draft.slow_s = 60 if (role == "prefill" or len(draft.calls) > 2) else 0
+        if draft.slow_s:
+            cancel.set()
+
+    draft.before_call = stop
+    if role == "prefill":
+        cancel.set()
+    for event in stream:
+        if event.token_id is not None:
+            given.append(event.token_id)
+    assert stream.result.finish_detail == "cancel"
+    assert list(stream.result.token_ids) == given
+    assert one.cached_tokens == len(one.tokens) - 1

@@ -1,0 +1,142 @@
+"""Guessing on models that compute: tiny ones of some architectures, and a real one."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import models
+import tiny
+from archs import build_arch
+from llmgen import LLM, SamplingParams, SpeculativeConfig
+from llmgen.errors import UsageError
+
+PROMPT = [1, *range(10, 40), 10, 11, 12, 13]
+CHAINS = [
+    SamplingParams(temp=0.0),
+    SamplingParams(seed=1),
+    SamplingParams(seed=2, temp=2.0, top_k=0, repeat_penalty=1.2, logprobs=2),
+    SamplingParams(seed=3, mirostat=2, logprobs=1, logprobs_mode="processed"),
+]
+
+
+def answers(llm, n, prompts=(PROMPT,)):
+    results = [
+        llm.generate(prompt, params.with_(max_tokens=n, ignore_eos=True))
+        for prompt in prompts
+        for params in CHAINS
+    ]
+    return [(r.token_ids, r.logprobs) for r in results], [r.speculation for r in results]
+
+
+@pytest.mark.parametrize("name", ["llama-dense", "gemma3-dense", "qwen3-dense"])
+def test_the_same_tokens_and_log_probabilities(name):
+    path = build_arch(name)
+    with LLM(path, n_ctx=256, n_threads=1) as llm:
+        expected, _ = answers(llm, 60)
+    for options in ({"lookup": True}, {"draft": path}, {"draft": build_arch(name, "q8_0"), "lookup": True}):
+        config = SpeculativeConfig(adaptive=False, k=7, **options)
+        with LLM(path, n_ctx=256, n_threads=2, speculation=config) as llm:
+            found, stats = answers(llm, 60)
+            assert found == expected
+            if options == {"draft": path}:
+                assert all(one.acceptance_rate == 1 for one in stats)
+                assert all(one.tokens_per_step > 6 for one in stats)
+
+
+def test_a_draft_that_is_the_model_is_right_2000_times(tmp_path):
+    path = tiny.write(tmp_path / "tiny.gguf", {"context_length": ("uint32", 2100)})
+    params = SamplingParams(seed=5, max_tokens=2000, ignore_eos=True)
+    with LLM(path, n_threads=1) as llm:
+        expected = llm.generate([1, 5, 6], params)
+    with LLM(path, n_threads=1, speculation=SpeculativeConfig(draft=path, adaptive=False)) as llm:
+        found = llm.generate([1, 5, 6], params)
+    assert found.token_ids == expected.token_ids
+    assert found.speculation.acceptance_rate == 1
+    assert found.speculation.accepted >= 1598
+
+
+def test_a_sliding_window_that_has_wrapped():
+    """The ring of a window has lost its oldest keys by then; guesses can be taken back all the same."""
+    path = build_arch("gemma3-dense")
+    prompt = np.random.default_rng(0).integers(3, 120, 900).tolist()
+    params = SamplingParams(seed=1, max_tokens=150, ignore_eos=True)
+    with LLM(path, n_ctx=1200, n_threads=1) as llm:
+        assert any(0 < state.shortest_cut(1050) for state in llm.model.layout.states)
+        expected = llm.generate(prompt, params).token_ids
+    for options in ({"lookup": True}, {"draft": build_arch("gemma3-dense", "q8_0")}):
+        config = SpeculativeConfig(adaptive=False, k=7, **options)
+        with LLM(path, n_ctx=1200, n_threads=1, speculation=config) as llm:
+            result = llm.generate(prompt, params)
+            assert result.token_ids == expected
+            assert result.speculation.guessed > result.speculation.accepted
+
+
+def test_one_team_of_threads_serves_both_models():
+    path = build_arch("llama-dense")
+    llm = LLM(path, n_ctx=128, n_threads=2, draft=path)
+    draft = llm._speculation.draft.model
+    assert draft._team is llm.model._team
+    assert draft.lock is llm.model.lock
+    assert draft.n_threads == 2
+    llm.generate(PROMPT, SamplingParams(max_tokens=9))
+    llm.close()
+    with pytest.raises(Exception, match="closed"):
+        draft.new_sequence()
+
+
+def test_what_cannot_be_honoured_is_refused(tmp_path):
+    path = tiny.write(tmp_path / "tiny.gguf")
+    with pytest.raises(UsageError, match="nothing to guess with"):
+        LLM(path, speculation=SpeculativeConfig(k=2))
+    with pytest.raises(UsageError, match="speculation must be a SpeculativeConfig, not dict"):
+        LLM(path, speculation={"k": 2})
+    with pytest.raises(UsageError, match="another vocabulary"):
+        LLM(path, draft=build_arch("llama-dense"))
+    for wrong in (
+        {"k": 0},
+        {"k_max": 9},
+        {"lookup": 1},
+        {"min_acceptance": 2},
+        {"method": "x"},
+        {"draft": 5},
+    ):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            SpeculativeConfig(**wrong)
+
+
+TEXT = "The quick brown fox jumps over the lazy dog near the river bank.\n" * 4
+
+
+LOOKUP = SpeculativeConfig(lookup=True, adaptive=False)
+
+
+def test_lookup_on_a_real_model():
+    params = [SamplingParams(temp=0.0, max_tokens=48), SamplingParams(seed=4, max_tokens=48, logprobs=2)]
+    with LLM(models.smollm2(), n_ctx=512, n_threads=1) as llm:
+        expected = [llm.generate(TEXT, p) for p in params]
+    with LLM(models.smollm2(), n_ctx=512, n_threads=1, speculation=LOOKUP) as llm:
+        found = [llm.generate(TEXT, p) for p in params]
+        many = llm.generate_many([TEXT] * 4, params * 2)
+    for plain, guessed in zip(expected * 3, found + many, strict=True):
+        assert guessed.text == plain.text
+        assert guessed.token_ids == plain.token_ids
+        assert guessed.logprobs == plain.logprobs
+    stats = found[0].speculation
+    assert stats.accepted > 20
+    assert stats.tokens == 47
+    assert stats.as_dict()["acceptance_rate"] == stats.accepted / stats.guessed
+    assert found[0].as_dict()["speculation"]["tokens_per_step"] > 1.5
+    assert "speculation" not in expected[0].as_dict()
+    assert found[0].timings.decode_tokens == 47 > found[0].timings.decode_steps
+
+
+def test_a_timeout_keeps_what_was_given_out():
+    with LLM(models.smollm2(), n_ctx=2048, n_threads=1, lookup=True) as llm:
+        began = time.monotonic()
+        params = SamplingParams(temp=0.0, timeout=0.5, ignore_eos=True, max_tokens=10**6)
+        result = llm.generate(TEXT, params.with_(context_full="shift"))
+        assert result.finish_reason == "timeout"
+        assert time.monotonic() - began < 60
