@@ -24,7 +24,14 @@ def _leave_out_the_users_settings() -> None:
     """What a user has set for himself must not decide about tests; their kernels are welcome."""
     for name in ("LLMGEN_THREADS", "LLMGEN_DEBUG", "LLMGEN_STORE_WARNED", "FORCE_COLOR", "COLUMNS", "LINES"):
         os.environ.pop(name, None)
+    for name in ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "OLLAMA_MODELS"):
+        os.environ.pop(name, None)
     os.environ["LLMGEN_CONFIG"] = ""
+    # what is remembered of models, and the hub's cache, are the run's own
+    os.environ["LLMGEN_STATE"] = tempfile.mkdtemp(prefix="llmgen-tests-state-")
+    os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="llmgen-tests-hf-")
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN_PATH"):
+        os.environ.pop(name, None)
 
 
 def _need_a_cache() -> None:

@@ -34,15 +34,15 @@ def _found_or_skip(name: str) -> Path:
 @cache
 def _find(name: str) -> Path | str:
     """The model's path, or why there is none; a failed fetch is not tried again in the same run."""
-    chosen = os.environ.get("LLMGEN_MODELS")
     here = _REPOSITORY / "models"
-    for folder in (Path(chosen) if chosen else here, here, hub.models_folder()):
+    chosen = hub.models_folder() if os.environ.get("LLMGEN_MODELS") else here
+    for folder in (*hub.models_folders(), here):
         path = folder / f"{name}.gguf"
         if path.is_file():
             return path.resolve()
     if os.environ.get("LLMGEN_TEST_FETCH") == "0":
         return "not in the models folder, and LLMGEN_TEST_FETCH=0"
     try:
-        return hub.fetch(hub.KNOWN_MODELS[name], Path(chosen) if chosen else here).resolve()
+        return hub.fetch(hub.KNOWN_MODELS[name], chosen).resolve()
     except DownloadError as error:
         return str(error)

@@ -29,14 +29,20 @@ COMMANDS = {
     "inspect": "Show what is in a model file, and what llmgen will do with it (also: show).",
     "quantize": "Write the same model in another type.",
     "tokenize": "Show the tokens of a text, or the text of tokens.",
-    "list": "List the local models, and those that can be fetched (also: ls).",
+    "list": "List the models that are here, and those that can be fetched (also: ls).",
     "pull": "Fetch a model ahead of time: a known one, one of the hub, or of a URL.",
+    "rm": "Remove models that llmgen has fetched.",
+    "alias": "Give a model a short name (also: cp MODEL NAME).",
+    "ps": "List the running llmgen processes.",
     "warmup": "Compile the kernels for this CPU ahead of time.",
 }
 
 
-ALIASES = {"ls": "list", "show": "inspect"}
+ALIASES = {"ls": "list", "show": "inspect", "remove": "rm"}
 """Other names that people type."""
+
+_UNLISTED = ("cp",)
+"""Commands that another one's line in the help mentions."""
 
 
 class _LazyCommands(MutableMapping[str, Any]):
@@ -44,7 +50,7 @@ class _LazyCommands(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         name = ALIASES.get(name, name)
-        if name not in COMMANDS:
+        if name not in COMMANDS and name not in _UNLISTED:
             raise KeyError(name)
         module = importlib.import_module(f"llmgen.cli.{name}")
         if hasattr(module, "__path__"):
@@ -53,7 +59,7 @@ class _LazyCommands(MutableMapping[str, Any]):
             return typer.main.get_command(_completed(module.app))
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         command = reading_texts(with_volume(module.command, quiet=name != "chat"))
-        app.command(name, cls=Command, short_help=COMMANDS[name])(command)
+        app.command(name, cls=Command, short_help=COMMANDS.get(name, ""))(command)
         return _with_other_names(typer.main.get_command(app))
 
     def __iter__(self) -> Iterator[str]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from llmgen.hub.catalog import KNOWN_MODELS, KnownModel, PackageFile
 from llmgen.hub.fetch import Progress, fetch
-from llmgen.hub.folder import LocalModel, find, local_models, models_folder
+from llmgen.hub.folder import find, local_models, models_folder, models_folders
+from llmgen.hub.local import LocalModel
 from llmgen.hub.references import HubReference, Reference, UrlReference
 
 if TYPE_CHECKING:
@@ -28,10 +29,12 @@ __all__ = [
     "UrlReference",
     "fetch",
     "fetch_reference",
+    "inventory",
     "find",
     "local_models",
     "locate",
     "models_folder",
+    "models_folders",
 ]
 
 
@@ -50,6 +53,22 @@ def locate(model: str, memory: Callable[[], int | None] = lambda: None) -> Path:
     if isinstance(found, KnownModel):
         return fetch(found, models_folder())
     return fetch_reference(found, memory())
+
+
+def inventory(everything: bool = False) -> list[LocalModel]:
+    """The models that are here: in the models folders and the hub's cache, with ``everything`` also other programs'.
+
+    Raises:
+        ModelFileError: a models folder cannot be read.
+    """
+    from llmgen.hub.cache import cached_models
+
+    models = [*local_models(), *cached_models()]
+    if everything:
+        from llmgen.hub.stores import store_models
+
+        models += store_models()
+    return models
 
 
 def fetch_reference(reference: Reference, memory: int | None, watch: Watch | None = None) -> Path:

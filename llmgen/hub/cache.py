@@ -15,11 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from llmgen.files import read_bounded, replacing
-from llmgen.hub.contents import Candidate, File, candidates
+from llmgen.hub.contents import Candidate, candidates
+from llmgen.hub.local import LocalModel, gguf_files
 from llmgen.hub.references import HubReference, safe_path
 
-_COMMIT = re.compile(r"[0-9a-f]{40}$")
-_FOLDER = re.compile(r"models--(?P<owner>.+?)--(?P<repo>.+)$")
+_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
+_FOLDER = re.compile(r"models--(?P<owner>.+?)--(?P<repo>.+)\Z")
 
 
 def cache_folder() -> Path:
@@ -39,9 +40,7 @@ class CachedRepository:
 
     def snapshot(self, revision: str) -> Path | None:
         """The folder with the files of a branch or commit, as it was when it was last asked for."""
-        commit: str | None = revision
-        if not _COMMIT.match(revision):
-            commit = self._commit_of(revision)
+        commit = revision if _COMMIT.match(revision) else self._commit_of(revision)
         if commit is None or not safe_path(commit):
             return None
         folder = self.folder / "snapshots" / commit
@@ -57,7 +56,31 @@ class CachedRepository:
         folder = self.snapshot(revision)
         if folder is None:
             return []
-        return [model for model in candidates(_files_below(folder)) if not model.missing]
+        return [model for model in candidates(gguf_files(folder)) if not model.missing]
+
+    def local_models(self) -> list[LocalModel]:
+        """The models of the branch ``main``, by the shortest name that means just one; others by their paths."""
+        found: dict[Path, LocalModel] = {}
+        for folder in self._snapshots():
+            models = self.models(folder.name)
+            types = [model.type for model in models]
+            for model in models:
+                files = tuple(folder.joinpath(*file.path.split("/")) for file in model.files)
+                name = str(files[0])
+                if folder == self.snapshot("main"):
+                    alone = model.type and types.count(model.type) == 1
+                    name = f"hf.co/{self.repo_id}" + (f":{model.type}" if alone else f"/{model.path}")
+                found.setdefault(files[0].resolve(), LocalModel(name, files, model.size or 0, "hub cache"))
+        return sorted(found.values(), key=lambda model: model.name)
+
+    def _snapshots(self) -> list[Path]:
+        """The folders of all commits, that of ``main`` first."""
+        main = self.snapshot("main")
+        try:
+            others = sorted(path for path in (self.folder / "snapshots").iterdir() if path != main)
+        except OSError:
+            others = []
+        return ([main] if main else []) + others
 
     def blob(self, name: str) -> Path:
         """Where the content of that hash is, or will be."""
@@ -101,20 +124,14 @@ def repositories(cache: Path | None = None) -> list[CachedRepository]:
     return [CachedRepository(f"{name['owner']}/{name['repo']}", cache) for name in found if name]
 
 
-def _files_below(folder: Path) -> list[File]:
-    files = []
-    for place, _, names in os.walk(folder):
-        for name in names:
-            path = Path(place, name)
-            if name.lower().endswith(".gguf"):
-                with suppress(OSError):  # a link to a file that is gone
-                    files.append(File(path.relative_to(folder).as_posix(), path.stat().st_size))
-    return files
-
-
 def cached(reference: HubReference) -> tuple[Path, list[Candidate]] | None:
     """The snapshot that a reference names and the models in it; None where nothing of it is here."""
     repository = CachedRepository(reference.repo_id)
     folder = repository.snapshot(reference.revision)
     models = repository.models(reference.revision)
     return (folder, models) if folder is not None and models else None
+
+
+def cached_models(cache: Path | None = None) -> list[LocalModel]:
+    """The models in the cache, whoever has fetched them, by names that may be typed."""
+    return [model for repository in repositories(cache) for model in repository.local_models()]

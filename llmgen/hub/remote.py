@@ -19,6 +19,7 @@ from llmgen.hub.references import Reference, UrlReference
 from llmgen.hub.repository import Repository, look_up
 from llmgen.hub.space import check_space, disk_errors
 from llmgen.hub.splits import split_of
+from llmgen.hub.state import note_fetched
 from llmgen.hub.transfer import Body, Fetched, transfer
 
 Progress = Callable[[str, int, int], None]
@@ -121,7 +122,8 @@ class _Fetch:
 
     def _fetch(self, file: File, locked: bool) -> None:
         blob, pointer = self._here.blob(self._key(file)), self._pointer(file)
-        if not blob.exists():
+        was_here = blob.exists()
+        if not was_here:
             partial = _partial(blob) if locked else _private(blob)
             body = Body(
                 url=self._repository.url(file),
@@ -139,6 +141,8 @@ class _Fetch:
                 blob = self._here.blob(fetched.sha256)
             partial.replace(blob)
         self._here.add(blob, pointer)
+        if not was_here:
+            note_fetched(pointer, str(self._repository.reference))
 
     def _report(self, done: int, total: int) -> None:
         self._watch.progress("download", self._done + done, self._model.size or 0)
@@ -202,3 +206,4 @@ def _fetch_url(reference: UrlReference, path: Path, locked: bool, watch: Watch) 
     fetched = transfer(body, partial, lambda done, total: watch.progress("download", done, total))
     _tell(body, fetched, watch)
     partial.replace(path)
+    note_fetched(path, reference.url)

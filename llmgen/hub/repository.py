@@ -13,8 +13,8 @@ from llmgen.hub import web
 from llmgen.hub.contents import Candidate, File, candidates
 from llmgen.hub.references import HubReference
 
-_COMMIT = re.compile(r"[0-9a-f]{40}$")
-_SHA256 = re.compile(r"[0-9a-f]{64}$")
+_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 @dataclass(frozen=True)

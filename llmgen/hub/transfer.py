@@ -36,8 +36,8 @@ _MAGIC = b"GGUF"
 _MOST_FAILURES = 5
 """Connections that may break one after the other without a single new byte."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-_SHA256 = re.compile(r"[0-9a-f]{64}$")
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18}|\*)$")
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18}|\*)\Z")
 _LARGEST = 1 << 50
 
 Report = Callable[[int, int], None]

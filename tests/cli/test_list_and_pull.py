@@ -29,7 +29,9 @@ def test_list(folder: Path) -> None:
     assert "98.4 MB" in lines["smollm2"]
     assert "llama" in lines["smollm2"]
     assert "Q4_1" in lines["smollm2"]
-    assert "unusable: " in lines["broken"]
+    assert lines["smollm2"].split()[5:7] == ["yes", "-"]
+    assert "  no  " in lines["broken"]
+    assert "broken does not run: " in done.stderr
     assert "llmgen pull gemma3-270m" in lines["gemma3-270m"]
 
 

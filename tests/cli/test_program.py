@@ -60,7 +60,7 @@ def test_every_command_has_help(name: str) -> None:
     done = llmgen(name, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith(f"Usage: llmgen {name} ")
-    assert "MODEL" in done.stdout or name in ("list", "pull", "warmup")
+    assert "MODEL" in done.stdout or name in ("list", "ps", "pull", "warmup")
 
 
 def test_version_names_what_computes() -> None:

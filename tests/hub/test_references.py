@@ -66,6 +66,8 @@ def test_places(text: str, means: object) -> None:
         "o/r/../a.gguf",
         "o/..",
         "",
+        "o/r\n",
+        "o/r:Q4\n",
     ],
 )
 def test_paths_and_names(text: str) -> None:

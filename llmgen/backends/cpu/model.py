@@ -77,6 +77,8 @@ class Model:
         self._beside = beside
         self._lock = threading.RLock()
         self._closed = self._closing = self._cancelled = False
+        self.on_run: Callable[[Role, int, float], None] | None = None
+        """Called after each run with what its tokens were, how many, and the seconds it took."""
         chunk = min(CHUNK if config.causal else WHOLE, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
         self.max_prompt_tokens = chunk
         """The most prompt tokens in one run of this model."""
@@ -203,13 +205,15 @@ class Model:
         )
         self._binding.fill_rope(max(part.seq.length + len(part.ids) for part in parts))
         try:
-            self._run(program, sum(len(part.ids) for part in parts))
+            seconds = self._run(program, sum(len(part.ids) for part in parts))
         except BaseException:
             for part in parts:
                 part.seq.roll_back()
             raise
         for part in parts:
             part.seq.commit(len(part.ids))
+        if self.on_run is not None:
+            self.on_run(role, sum(len(part.ids) for part in parts), seconds)
         return self._logits(program, sum(part.n_logits for part in parts))
 
     def prefill(
@@ -324,7 +328,8 @@ class Model:
                 "see those behind them, so that a text has to be computed in one run"
             )
 
-    def _run(self, program: Program, n_tokens: int) -> None:
+    def _run(self, program: Program, n_tokens: int) -> float:
+        """Run a program over the tokens of the control block; returns the seconds it took."""
         if self._closing:
             raise Interrupted("the computation was stopped: the model is being closed")
         n_threads = program.policy.choose(n_tokens)
@@ -341,6 +346,7 @@ class Model:
                 raise Interrupted("the computation was stopped by a signal, and cannot be repeated here")
         wall, used = time.perf_counter() - start, time.thread_time() - cpu
         program.policy.report(n_threads, n_tokens, wall, wall - used, self._team.long_waits())
+        return wall
 
     def _logits(self, program: Program, n: int) -> np.ndarray:
         """The logits of the last run, float32 [n, n_vocab], in place."""

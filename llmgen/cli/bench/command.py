@@ -13,7 +13,7 @@ import typer
 from llmgen import hub
 from llmgen.cli.bench.report import Format, Report, report_for
 from llmgen.cli.common.config import configurable
-from llmgen.cli.common.loading import compiling
+from llmgen.cli.common.loading import compiling, in_use
 from llmgen.cli.common.models import complete_model, model_path
 from llmgen.cli.common.options import THREADS_VARIABLE, KVTypeOption
 from llmgen.cli.terminal.output import note
@@ -217,7 +217,7 @@ class _Work:
             try:
                 run = _begin(path, file, model, self.plan, time.perf_counter() - started)
                 self.runs.append(run)
-                with Bench(model, file, self.plan) as bench:
+                with in_use(path, model), Bench(model, file, self.plan) as bench:
                     self._tests(bench, run)
             finally:
                 model.close()

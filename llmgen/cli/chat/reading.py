@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmgen.cli.chat.keyboard import give_back_keys, keep_keys, signals
-from llmgen.cli.chats.store import state_folder
 from llmgen.cli.common.interrupts import Stop, noted
 from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.settings import is_simple
 from llmgen.errors import LLMGenError
+from llmgen.hub.state import state_folder
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from llmgen.cli.chats import store
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.files import is_at, try_lock
+from llmgen.hub.state import state_folder
 
 _KEPT = 100
 _KEPT_PIPED = 20
@@ -27,7 +28,7 @@ _MOST_TITLE = 60
 
 def chats_folder() -> Path:
     """Where the conversations are."""
-    return store.state_folder() / "chats"
+    return state_folder() / "chats"
 
 
 class KeptFile:

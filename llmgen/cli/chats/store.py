@@ -9,22 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import platformdirs
-
 from llmgen.errors import LLMGenError
 from llmgen.files import read_bounded, replacing
 
-STATE_VARIABLE = "LLMGEN_STATE"
 FORMAT = "llmgen conversation"
 VERSION = 1
 _MOST_BYTES = 64 << 20
 _TEXTS = ("role", "content", "reasoning_content")
-
-
-def state_folder() -> Path:
-    """Where the history and the conversations are kept: $LLMGEN_STATE, else the user's state folder."""
-    chosen = os.environ.get(STATE_VARIABLE)
-    return Path(chosen) if chosen else Path(platformdirs.user_state_dir("llmgen", appauthor=False))
 
 
 def open_file(path: Path) -> BinaryIO:

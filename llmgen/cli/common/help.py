@@ -66,7 +66,10 @@ EXAMPLES = {
         'llmgen tokenize smollm2 "How many tokens?"',
         'llmgen tokenize smollm2 --decode "504 3575 282"',
     ),
-    "list": ("llmgen list", "llmgen ls --json"),
+    "list": ("llmgen list", "llmgen list --all", "llmgen ls --json"),
+    "rm": ("llmgen rm smollm2", "llmgen rm -y hf.co/OWNER/REPO:Q4_K_M"),
+    "alias": ("llmgen alias fast hf.co/OWNER/REPO:Q4_K_M", "llmgen alias", "llmgen alias --remove fast"),
+    "ps": ("llmgen ps", "llmgen ps --json"),
     "pull": ("llmgen pull smollm2", "llmgen pull hf.co/OWNER/REPO:Q4_K_M"),
     "warmup": ("llmgen warmup smollm2",),
 }

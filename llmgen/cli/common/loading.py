@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +13,12 @@ from llmgen.cli.common.options import EngineOptions
 from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.progress import Bar, clear
 from llmgen.cli.terminal.settings import can_draw
+from llmgen.hub.running import registered
+from llmgen.hub.state import note_use
 
 if TYPE_CHECKING:
     from llmgen import LLM
+    from llmgen.backends.cpu.model import Model
     from llmgen.engine import SpeculativeConfig
     from llmgen.tokenizer import ChatTemplate
 
@@ -42,9 +46,23 @@ def open_llm(
             f"text after the first {trained} tokens may make no sense"
         )
     try:
-        yield llm
+        with in_use(path, llm.model):
+            yield llm
     finally:
         llm.close()
+
+
+@contextmanager
+def in_use(path: Path, model: Model) -> Iterator[None]:
+    """Have `llmgen ps` list this process, and `llmgen list` the time of the use."""
+    note_use(path)
+    with registered(" ".join(sys.argv[1:2]), path) as registration:
+        if registration is not None:
+            model.on_run = registration.count
+        try:
+            yield
+        finally:
+            model.on_run = None
 
 
 _WHAT = "compiling kernels for this CPU (first use)"

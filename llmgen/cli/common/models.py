@@ -11,13 +11,21 @@ from llmgen import hub
 from llmgen.cli.terminal.output import note, size
 from llmgen.cli.terminal.progress import Bar
 from llmgen.cli.terminal.settings import can_draw
+from llmgen.errors import UsageError, shown
+from llmgen.hub import state
 from llmgen.visible import visible
 
 
 def complete_model(incomplete: str) -> list[str]:
     """Names for the shell's completion; the shell completes paths itself."""
-    names = {model.name for model in hub.local_models()} | set(hub.KNOWN_MODELS)
+    names = {model.name for model in hub.inventory(everything=":" in incomplete)}
+    names |= set(hub.KNOWN_MODELS) | set(state.aliases())
     return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_alias(incomplete: str) -> list[str]:
+    """Aliases for the shell's completion."""
+    return [name for name in state.aliases() if name.startswith(incomplete)]
 
 
 ModelArgument = Annotated[
@@ -30,6 +38,23 @@ ModelArgument = Annotated[
         show_default=False,
     ),
 ]
+
+
+def set_alias(name: str, model: str) -> None:
+    """Have a name stand for a model, which need not be here yet.  Raises LLMGenError."""
+    if name in hub.KNOWN_MODELS or any(name == local.name for local in hub.local_models()):
+        raise UsageError(f"{shown(name)} is the name of a model; take another one for the alias")
+    if (target := state.alias(model)) is None:
+        target = model
+        hub.find(model)  # refuse what names nothing
+        if Path(model).is_file():
+            target = str(Path(model).absolute())
+    before = state.alias(name)
+    state.set_alias(name, target)
+    note(
+        f"{name} stands for {visible(target)}"
+        + (f", no longer for {visible(before)}" if before not in (None, target) else "")
+    )
 
 
 def model_path(model: str) -> Path:

@@ -1,0 +1,128 @@
+"""Removing models: only files that llmgen itself has fetched, and what nothing else leads to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmgen.errors import LLMGenError, ModelFileError, shown
+from llmgen.hub.cache import CachedRepository
+from llmgen.hub.catalog import KNOWN_MODELS
+from llmgen.hub.folder import find, models_folders
+from llmgen.hub.references import HubReference
+from llmgen.hub.splits import split_of
+from llmgen.hub.state import fetched_from, forget
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What would go: the files, the links that lead to them, and how many bytes that frees."""
+
+    name: str
+    files: tuple[Path, ...]
+    links: tuple[Path, ...]
+    size: int
+
+    def perform(self) -> None:
+        """Remove it, and the folders that are empty then.  Raises LLMGenError."""
+        for path in (*self.files, *self.links):
+            forget(path)
+        for path in (*self.links, *self.files):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise LLMGenError(f"cannot remove {path}: {error.strerror or error}") from None
+        for path in (*self.links, *self.files):
+            _remove_empty_folders(path.parent)
+
+
+def plan_removal(model: str) -> Removal:
+    """What removing the model of that name would remove.
+
+    Raises:
+        ModelFileError: there is no such model here, or llmgen has not fetched it.
+    """
+    found = find(model)
+    if not isinstance(found, Path):
+        partial = _partial_files(found) if isinstance(found, HubReference) else ()
+        if not partial:
+            raise ModelFileError(f"{shown(model)} is not here; `llmgen list` shows what is")
+        return Removal(model, partial, (), _bytes(partial))
+    files = _files(found)
+    for file in files:
+        if not _is_ours(file):
+            raise ModelFileError(
+                f"{file} was not fetched by llmgen, so it stays; remove it with the program that has put it there"
+            )
+    contents = tuple(dict.fromkeys(Path(os.path.realpath(file)) for file in files))
+    links = tuple(link for content in contents for link in _links(content))
+    return Removal(model, contents, links, _bytes(contents))
+
+
+def _files(first: Path) -> tuple[Path, ...]:
+    """The files of a model: all parts of a split one that are there."""
+    split = split_of(first.name)
+    names = split.names() if split else [first.name]
+    return tuple(path for name in names if (path := first.with_name(name)).exists())
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether llmgen has fetched it: it remembers, or it is a known model where known models are put."""
+    known = KNOWN_MODELS.get(file.stem)
+    by_name = known is not None and file.parent in models_folders() and file.suffix == ".gguf"
+    return fetched_from(file) is not None or (
+        by_name and known is not None and not file.is_symlink() and file.stat().st_size == known.size
+    )
+
+
+def _links(content: Path) -> Iterator[Path]:
+    """The links in the hub's cache that lead to a file there."""
+    if content.parent.name != "blobs":
+        return
+    for place, _, names in os.walk(content.parent.parent / "snapshots"):
+        for name in names:
+            link = Path(place, name)
+            if link.is_symlink() and Path(os.path.realpath(link)) == content:
+                yield link
+
+
+def _partial_files(reference: HubReference) -> tuple[Path, ...]:
+    """What interrupted fetches from a repository have left."""
+    blobs = CachedRepository(reference.repo_id).folder / "blobs"
+    return tuple(sorted([*blobs.glob("*.llmgen-part"), *blobs.glob("*.llmgen-part.json")]))
+
+
+def _bytes(paths: tuple[Path, ...]) -> int:
+    size = 0
+    for path in paths:
+        with suppress(OSError):
+            size += path.stat().st_size
+    return size
+
+
+def _remove_empty_folders(folder: Path) -> None:
+    """Remove folders that are empty, up to a repository's own in the cache or to a URL's in the models folder."""
+    for place in (folder, *folder.parents):
+        if place in models_folders():
+            return
+        if place.name.startswith("models--"):
+            _remove_repository(place)
+            return
+        try:
+            place.rmdir()
+        except OSError:
+            return
+
+
+def _remove_repository(folder: Path) -> None:
+    """Remove a repository in the cache of which only the names of branches are left."""
+    if any((folder / name).exists() for name in ("blobs", "snapshots")):
+        return
+    with suppress(OSError):
+        for branch in (folder / "refs").rglob("*"):
+            branch.unlink()
+        (folder / "refs").rmdir()
+        folder.rmdir()

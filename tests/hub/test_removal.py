@@ -1,0 +1,113 @@
+"""What ``rm`` removes: what llmgen has fetched, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from hub_server import COMMIT, Hub, sha256
+from llmgen import hub
+from llmgen.errors import DownloadError, ModelFileError
+from llmgen.hub.references import parse
+from llmgen.hub.removal import plan_removal
+
+DATA = b"GGUF" + bytes(1000)
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMGEN_STATE", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+
+
+def pull(name: str) -> Path:
+    reference = parse(name)
+    assert reference is not None
+    return hub.fetch_reference(reference, None)
+
+
+def there(*folders: Path) -> list[str]:
+    """All files and links below some folders."""
+    return sorted(p.name for f in folders for p in f.rglob("*") if p.is_file() or p.is_symlink())
+
+
+def test_a_model_of_the_hub_goes_with_all_that_leads_to_it(hub_at: Hub) -> None:
+    repo = hub_at.add("o/r", {"s/m-Q4_K_M.gguf": DATA})
+    pull("o/r")
+    repo.commit = COMMIT[::-1]
+    pull("o/r")
+    removal = plan_removal("o/r")
+    assert removal.size == len(DATA)
+    assert len(removal.links) == 2
+    removal.perform()
+    cache = Path(constants.HF_HUB_CACHE)
+    assert [path.name for path in cache.iterdir()] == [".locks"]
+    assert there(cache) == []
+    with pytest.raises(ModelFileError, match="'o/r' is not here"):
+        plan_removal("o/r")
+
+
+def test_the_other_model_of_a_repository_stays(hub_at: Hub) -> None:
+    hub_at.add("o/r", {"m-Q4_K_M.gguf": DATA, "m-Q8_0.gguf": DATA + b"x"})
+    kept = pull("o/r:Q8_0")
+    pull("o/r:Q4_K_M")
+    plan_removal("o/r:Q4_K_M").perform()
+    assert hub.find("o/r") == kept
+    assert there(Path(constants.HF_HUB_CACHE)) == sorted(["m-Q8_0.gguf", sha256(DATA + b"x"), "main"])
+
+
+def test_a_split_model_goes_whole(hub_at: Hub) -> None:
+    hub_at.add("o/r", {f"m-Q8_0-0000{i}-of-00002.gguf": DATA + bytes([i]) for i in (1, 2)})
+    pull("o/r")
+    removal = plan_removal("o/r")
+    assert removal.size == 2 * len(DATA) + 2
+    removal.perform()
+    assert there(Path(constants.HF_HUB_CACHE)) == []
+
+
+def test_what_another_program_has_fetched_stays(hub_at: Hub, tmp_path: Path) -> None:
+    hub_at.add("o/r", {"m-Q4_K_M.gguf": DATA})
+    path = pull("o/r")
+    for note in (tmp_path / "state" / "fetched").iterdir():
+        note.unlink()
+    with pytest.raises(ModelFileError, match="was not fetched by llmgen, so it stays"):
+        plan_removal("o/r")
+    assert path.read_bytes() == DATA
+
+
+def test_a_users_own_file_stays(hub_at: Hub, tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for path in (folder / "mine.gguf", folder / "smollm2.gguf", tmp_path / "other.gguf"):
+        path.write_bytes(DATA)
+    for name in ("mine", "smollm2", "other.gguf"):
+        with pytest.raises(ModelFileError, match="was not fetched by llmgen"):
+            plan_removal(name)
+
+
+def test_a_file_from_a_url_goes_with_its_folder(hub_at: Hub, tmp_path: Path) -> None:
+    hub_at.plain["m.gguf"] = DATA
+    url = f"{hub_at.files_url}/m.gguf"
+    pull(url)
+    assert [model.name for model in hub.local_models()] == ["m"]
+    plan_removal("m").perform()
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_what_an_interrupted_fetch_has_left(hub_at: Hub) -> None:
+    hub_at.add("o/r", {"m-Q4_K_M.gguf": DATA})
+    hub_at.cuts = [500, *[0] * 5]
+    with pytest.raises(DownloadError):
+        pull("o/r")
+    removal = plan_removal("o/r")
+    assert removal.size > 500
+    removal.perform()
+    assert there(Path(constants.HF_HUB_CACHE)) == []
+
+
+@pytest.mark.parametrize("name", ["o/r", "nothing", "smollm2", "ollama:x"])
+def test_what_is_not_here(hub_at: Hub, name: str) -> None:
+    with pytest.raises(ModelFileError):
+        plan_removal(name)
