@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from llmgen import LLM
-from llmgen.backends.numpy.dequantize import dequantize
 from llmgen.engine.perplexity import measure, windows
 from llmgen.gguf import GGUFFile, TensorInfo
+from llmgen.gguf.dequantize import dequantize
 from llmgen.quantize import MIXES, mix_named, quantize
 
 _THEIRS = """

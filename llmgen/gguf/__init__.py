@@ -1,7 +1,7 @@
 """The model file: a bounds-checked GGUF reader over a memory map.
 
-Of the tensor types it knows only ids and sizes, not what the bytes mean.  Raises
-:class:`llmgen.errors.ModelFileError`.
+Of the tensor types it knows only ids and sizes; what the bytes mean, ``dequantize`` tells for the few
+that Python reads.  Raises :class:`llmgen.errors.ModelFileError`.
 """
 
 from __future__ import annotations

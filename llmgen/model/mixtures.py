@@ -166,7 +166,7 @@ class Mixture(PreNorm):
                 inner = self.expert_gated(b, gate, up, layer)
             else:
                 inner = b.activate(up, self.activation)
-        return self.expert_project(b, w, inner, choice, f"{name}down_{kind}", self.n_embd)
+        return self.expert_project(b, w, inner, choice, f"{name}down_{kind}", x.n)
 
     def expert_gated(self, b: Ops, gate: Value, up: Value, layer: int) -> Value:
         """What is between the matrices of an expert."""
@@ -196,8 +196,23 @@ class Mixture(PreNorm):
     def shared(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
         """The feed-forward that all tokens take: [n_embd]."""
         name = f"blk.{layer}.ffn_"
-        gate, up = (self.project(b, w, x, f"{name}{part}_shexp", self.n_shared_ff) for part in ("gate", "up"))
-        return self.project(b, w, b.gated(gate, up, self.activation), f"{name}down_shexp", self.n_embd)
+        up = self.project(b, w, x, f"{name}up_shexp", self.n_shared_ff)
+        if w.has(f"{name}gate_shexp"):
+            gate = self.project(b, w, x, f"{name}gate_shexp", self.n_shared_ff)
+            inner = b.gated(gate, up, self.activation)
+        else:
+            inner = b.activate(up, self.activation)
+        return self.project(b, w, inner, f"{name}down_shexp", self.n_embd)
+
+
+class GatedShared(Mixture):
+    """The feed-forward that all tokens take is weighed by a gate of each token."""
+
+    shared_size = "dense"
+
+    def shared(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
+        gate = b.linear(x, w.matrix(f"blk.{layer}.ffn_gate_inp_shexp", 1, self.n_embd))
+        return b.gate_heads(super().shared(b, w, x, layer), gate)
 
 
 def _groups(keys: Keys, n_experts: int, n_used: int) -> tuple[int, int]:

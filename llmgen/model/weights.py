@@ -13,6 +13,7 @@ import numpy as np
 
 from llmgen.errors import UnsupportedModelError
 from llmgen.gguf import GGMLType, GGUFFile, TensorInfo
+from llmgen.gguf.dequantize import dequantize
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,10 @@ class Weights:
         """Count the tensor as read, if it is there: it belongs to the model, but no logit depends on it."""
         self._read.add(self._full(name))
 
+    def skip_layer(self, layer: int) -> None:
+        """``skip`` all tensors of a layer."""
+        self._read.update(name for name in self._file.tensors if name.startswith(f"blk.{layer}."))
+
     def unread(self) -> list[str]:
         """The full names of the file's tensors that nothing was made of so far, in file order."""
         return [name for name in self._file.tensors if name not in self._read]
@@ -200,7 +205,7 @@ class Weights:
 
 
 def _as_float32(tensor: TensorInfo) -> np.ndarray:
-    """A small float tensor as float32, flat: a copy."""
+    """A small tensor as float32, flat: a copy."""
     data = tensor.data
     if tensor.type is GGMLType.F64:
         return np.frombuffer(data.tobytes(), dtype="<f8").astype(np.float32)
@@ -210,6 +215,4 @@ def _as_float32(tensor: TensorInfo) -> np.ndarray:
         return np.frombuffer(data.tobytes(), dtype="<f2").astype(np.float32)
     if tensor.type is GGMLType.BF16:
         return (np.frombuffer(data.tobytes(), dtype="<u2").astype(np.uint32) << 16).view(np.float32)
-    raise UnsupportedModelError(
-        f"tensor {tensor.name} has the type {tensor.type.name}, expected F32, F16, BF16 or F64 for a norm or a bias"
-    )
+    return dequantize(data.reshape(-1, tensor.row_bytes), tensor.type).reshape(-1)

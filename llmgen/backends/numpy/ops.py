@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.numpy import functions
-from llmgen.backends.numpy.dequantize import dequantize
 from llmgen.backends.numpy.functions import Array
 from llmgen.errors import ContextFullError
 from llmgen.gguf import GGMLType
+from llmgen.gguf.dequantize import dequantize
 from llmgen.model.ops import Scores
 from llmgen.model.rope import Rope
 from llmgen.model.states import KV, Recurrent

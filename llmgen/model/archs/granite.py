@@ -13,6 +13,7 @@ from llmgen.model.archs import architecture
 from llmgen.model.blocks import PerLayer, PreNorm
 from llmgen.model.hybrid import Hybrid
 from llmgen.model.keys import MAX_CONTEXT, Keys
+from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, StateHandle, Value
 from llmgen.model.rope import NOPE, Rope
 from llmgen.model.state_space import Mamba2Layer
@@ -87,10 +88,11 @@ class GraniteMoE(Scaled):
 
 @architecture("granitehybrid")
 @dataclass(frozen=True, kw_only=True)
-class GraniteHybrid(Granite, PerLayer, Hybrid):
-    """Granite whose layers have Mamba 2 in place of attention where there are no key heads."""
+class GraniteHybrid(Granite, PerLayer, Mixture, Hybrid):
+    """Granite whose layers have Mamba 2 in place of attention where there are no key heads; perhaps with experts."""
 
-    models = "Granite 4.0 H (its dense files only)"
+    models = "Granite 4.0 H 350M to Small 32B A9B"
+    may_be_dense, expert_size, shared_size = True, "whole", "key"
 
     mixer: Mamba2Layer
 

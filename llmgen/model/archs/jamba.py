@@ -10,7 +10,8 @@ from llmgen.model.archs import architecture
 from llmgen.model.blocks import PerLayer
 from llmgen.model.hybrid import Hybrid
 from llmgen.model.keys import Keys
-from llmgen.model.ops import Ops
+from llmgen.model.mixtures import Mixture
+from llmgen.model.ops import Ops, Value
 from llmgen.model.rope import NOPE, Rope
 from llmgen.model.state_space import MambaLayer
 from llmgen.model.weights import Weights
@@ -18,16 +19,25 @@ from llmgen.model.weights import Weights
 
 @architecture("jamba")
 @dataclass(frozen=True, kw_only=True)
-class Jamba(PerLayer, Hybrid):
-    """Mamba with normed step, B and C where a layer has no key heads; attention that knows no positions elsewhere."""
+class Jamba(PerLayer, Mixture, Hybrid):
+    """Mamba with normed step, B and C where a layer has no key heads; attention that knows no positions elsewhere.
 
-    models = "Jamba (its dense files only)"
+    A layer with a router has experts.
+    """
+
+    models = "Jamba 1.5, 1.6, Jamba Reasoning 3B"
+    may_be_dense, expert_size, normalized = True, "whole", False
 
     mixer: MambaLayer
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
         return super().read(keys, mixer=MambaLayer.read(keys, cls.read_eps(keys)), **own)
+
+    def fed_forward(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
+        if w.has(f"blk.{layer}.ffn_gate_inp"):
+            return super().fed_forward(b, w, x, layer)
+        return self.feed_forward(b, w, x, layer)
 
     def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
         return [NOPE] * self.n_layers

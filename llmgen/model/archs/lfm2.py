@@ -10,6 +10,7 @@ from llmgen.model.archs import architecture
 from llmgen.model.blocks import PerLayer
 from llmgen.model.hybrid import Hybrid, convolution_weights
 from llmgen.model.keys import MAX_CONTEXT, Keys
+from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, StateHandle, Value
 from llmgen.model.state_space import MAX_TAPS
 from llmgen.model.states import Recurrent, State
@@ -62,3 +63,12 @@ class LFM2(PerLayer, Hybrid):
 
     def window_of(self, layer: int) -> int:
         return self.window
+
+
+@architecture("lfm2moe")
+@dataclass(frozen=True, kw_only=True)
+class LFM2MoE(Mixture, LFM2):
+    """LFM 2 with experts behind the first layers."""
+
+    models = "LFM 2 8B A1B and 24B A2B"
+    gating, leading_dense = None, True

@@ -8,8 +8,9 @@ from typing import Any, Self
 
 from llmgen.model.archs import architecture
 from llmgen.model.blocks import PerLayer
-from llmgen.model.hybrid import Hybrid
-from llmgen.model.keys import Keys
+from llmgen.model.hybrid import DraftLayers, Hybrid
+from llmgen.model.keys import MAX_FEED_FORWARD, MAX_LAYERS, Keys
+from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, StateHandle, Value
 from llmgen.model.rope import NOPE, Rope
 from llmgen.model.state_space import Mamba2Layer
@@ -17,9 +18,9 @@ from llmgen.model.states import State
 from llmgen.model.weights import Weights
 
 
-@architecture("nemotron_h", "nemotron_h_moe")
+@architecture("nemotron_h")
 @dataclass(frozen=True, kw_only=True)
-class NemotronH(PerLayer, Hybrid):
+class NemotronH(DraftLayers, PerLayer, Hybrid):
     """Each layer has one part: a feed-forward with the square of ReLU, else attention that knows no positions
     where there are key heads, else Mamba 2."""
 
@@ -57,3 +58,36 @@ class NemotronH(PerLayer, Hybrid):
         if self.ff(layer):
             return b.add(x, self.fed_forward(b, w, h, layer))
         return b.add(x, self.attended(b, w, h, layer, state, rope))
+
+
+@architecture("nemotron_h_moe")
+@dataclass(frozen=True, kw_only=True)
+class NemotronHMoE(Mixture, NemotronH):
+    """Nemotron H with experts, perhaps narrower than the model, and a feed-forward beside them."""
+
+    models = "Nemotron 3 Nano 30B A3B and Super 120B A12B"
+    gating, normalized, scaled = "sigmoid", None, True
+    may_be_dense, shared_size = True, "key"
+
+    latent: int
+    """Width of what the experts get, where it is narrower than the model."""
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        return super().read(keys, latent=keys.whole("moe_latent_size", 0, 0), **own)
+
+    @classmethod
+    def read_expert_ff(cls, keys: Keys, n_used: int) -> int:
+        n_layers = keys.whole("block_count", high=MAX_LAYERS)
+        widest = max(keys.per_layer("feed_forward_length", n_layers, high=MAX_FEED_FORWARD))
+        return keys.whole("expert_feed_forward_length", 0, 0, MAX_FEED_FORWARD) or widest // max(n_used, 1)
+
+    def routed(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
+        name = f"blk.{layer}.ffn_latent_"
+        choice = self.chosen(b, w, self.router_logits(b, w, x, layer), layer)
+        if not w.has(f"{name}down"):
+            return b.mix(self.experts(b, w, x, choice, layer), choice)
+        narrow = self.project(b, w, x, f"{name}down", self.latent)
+        return self.project(
+            b, w, b.mix(self.experts(b, w, narrow, choice, layer), choice), f"{name}up", self.n_embd
+        )

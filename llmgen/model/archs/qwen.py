@@ -7,7 +7,7 @@ from typing import Any, Self
 from llmgen.model.archs import architecture
 from llmgen.model.blocks import PreNorm, Sections
 from llmgen.model.keys import MAX_FEED_FORWARD, Keys
-from llmgen.model.mixtures import Mixture
+from llmgen.model.mixtures import GatedShared, Mixture
 from llmgen.model.ops import Ops, Value
 from llmgen.model.weights import Weights
 
@@ -44,15 +44,11 @@ class Qwen3(PreNorm):
 
 
 @architecture("qwen2moe")
-class Qwen2MoE(Mixture):
+class Qwen2MoE(GatedShared):
     """Qwen 2 with experts, and a feed-forward beside them that each token weighs with a gate of its own."""
 
     models = "Qwen 1.5 MoE A2.7B, Qwen 2 57B A14B"
-    normalized, expert_size, shared_size = False, "divided", "dense"
-
-    def shared(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
-        gate = b.linear(x, w.matrix(f"blk.{layer}.ffn_gate_inp_shexp", 1, self.n_embd))
-        return b.gate_heads(super().shared(b, w, x, layer), gate)
+    normalized, expert_size = False, "divided"
 
 
 @architecture("qwen3moe")

@@ -1,4 +1,4 @@
-"""Qwen 3.5: gated delta nets, and gated attention in every fourth layer."""
+"""Qwen 3 Next and Qwen 3.5: gated delta nets, and gated attention in every fourth layer."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Any, ClassVar, Self
 from llmgen.model.archs import architecture
 from llmgen.model.blocks import Sections
 from llmgen.model.delta_net import DeltaNet
-from llmgen.model.hybrid import Hybrid
-from llmgen.model.keys import MAX_LAYERS, Keys
+from llmgen.model.hybrid import DraftLayers, Hybrid, recurrent_layers
+from llmgen.model.keys import Keys
+from llmgen.model.mixtures import GatedShared
 from llmgen.model.ops import Ops, StateHandle, Value
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaHybrid(Hybrid):
+class DeltaHybrid(DraftLayers, Hybrid):
     """Most layers have a delta net; in the others each head has queries and gates, one after the other."""
 
     normed_heads = True
     ff_norm = "post_attention_norm"
+    delta_net: ClassVar[type[DeltaNet]] = DeltaNet
     tiled: ClassVar[bool]
     """How heads of k serve those of v in a delta net, see ``Ops.linear_attend``."""
 
@@ -31,11 +33,10 @@ class DeltaHybrid(Hybrid):
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
-        n_layers = keys.whole("block_count", high=MAX_LAYERS)
         return super().read(
             keys,
-            mixer=DeltaNet.read(keys, cls.read_eps(keys), tiled=cls.tiled),
-            recurrent=_recurrent_layers(keys, n_layers),
+            mixer=cls.delta_net.read(keys, cls.read_eps(keys), tiled=cls.tiled),
+            recurrent=recurrent_layers(keys, period=4),
             attention_scale=keys.real("attention.scale", 0.0),
             **own,
         )
@@ -69,15 +70,6 @@ class DeltaHybrid(Hybrid):
         return b.head_rms_norm(k, w.vector(f"{name}k_norm", self.head_dim), n, self.norm_eps), v
 
 
-def _recurrent_layers(keys: Keys, n_layers: int) -> tuple[bool, ...]:
-    """A flag for each layer; without one every n-th layer has attention."""
-    key = "attention.recurrent_layers"
-    if keys.get(key) is not None:
-        return tuple(map(bool, keys.per_layer(key, n_layers, high=1)))
-    interval = keys.whole("full_attention_interval", 4, 1, MAX_LAYERS)
-    return tuple((layer + 1) % interval != 0 for layer in range(n_layers))
-
-
 @architecture("qwen35")
 @dataclass(frozen=True, kw_only=True)
 class Qwen35(DeltaHybrid, Sections):
@@ -86,3 +78,12 @@ class Qwen35(DeltaHybrid, Sections):
     models = "Qwen 3.5 0.8B to 27B (text)"
     interleaved = True
     tiled = True
+
+
+@architecture("qwen35moe")
+@dataclass(frozen=True, kw_only=True)
+class Qwen35MoE(GatedShared, Qwen35):
+    """Qwen 3.5 with experts, and a feed-forward beside them that each token weighs with a gate of its own."""
+
+    models = "Qwen 3.5 35B A3B to 397B A17B (text)"
+    expert_size = "divided"

@@ -20,8 +20,8 @@ from llmgen.backends.cpu.kernels.layout import (
     TILE_TOKENS,
     panel_scratch,
 )
-from llmgen.backends.numpy.dequantize import dequantize
 from llmgen.gguf import GGMLType
+from llmgen.gguf.dequantize import dequantize
 
 # Where the half-precision scales stand in a block.
 SCALES = {

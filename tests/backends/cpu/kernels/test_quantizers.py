@@ -11,8 +11,8 @@ from kernels.call import levels, require
 
 from llmgen.backends.cpu.kernels.quantizers import QUANTIZERS, SCRATCH, quantizer
 from llmgen.backends.cpu.kernels.quants import TABLE
-from llmgen.backends.numpy.dequantize import dequantize
 from llmgen.gguf import GGMLType
+from llmgen.gguf.dequantize import dequantize
 
 KEYS = list(QUANTIZERS)
 N = 1 << 15

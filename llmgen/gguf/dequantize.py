@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from llmgen.backends.numpy.functions import Array
+import numpy as np
+from numpy.typing import NDArray
+
 from llmgen.errors import UnsupportedModelError
-from llmgen.gguf import GGMLType
+from llmgen.gguf.types import GGMLType
+
+Array = NDArray[Any]
 
 
 def dequantize(rows: Array, kind: GGMLType) -> Array:
