@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+import recurrent_variants
 from archs import build_variant
 
 YARN: dict[str, tuple[str, Any]] = {
@@ -260,11 +261,13 @@ BY_WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+VARIANTS |= recurrent_variants.VARIANTS
+
 
 def build(name: str) -> Path:
     """The file of one of VARIANTS or BY_WAYS, built on first use."""
     spec, arguments = (VARIANTS | BY_WAYS)[name]
-    return build_variant(f"{spec}-dense", name, **arguments)
+    return build_variant(spec if spec.endswith("-moe") else f"{spec}-dense", name, **arguments)
 
 
 @cache

@@ -25,14 +25,12 @@ class FalconH1(Hybrid):
     output_bias = False
 
     mixer: Mamba2Layer
-    attention_scale: float
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
         return super().read(
             keys,
             mixer=Mamba2Layer.read(keys, cls.read_eps(keys)),
-            attention_scale=keys.real("attention.scale", 0.0),
             **own,
         )
 
@@ -42,9 +40,6 @@ class FalconH1(Hybrid):
     def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
         w.skip("rope_freqs")  # llama.cpp's graph does not use them
         return [self.rope()] * self.n_layers
-
-    def scores(self, b: Ops, w: Weights, layer: int) -> dict[str, Any]:
-        return {"scale": self.attention_scale or None}
 
     def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
         found = super().attended(b, w, x, layer, state[:1], rope)

@@ -28,7 +28,6 @@ class NemotronH(DraftLayers, PerLayer, Hybrid):
     ff_kind, activation = "plain", "relu_squared"
 
     mixer: Mamba2Layer
-    attention_scale: float
 
     @classmethod
     def read_eps(cls, keys: Keys) -> float:
@@ -40,7 +39,6 @@ class NemotronH(DraftLayers, PerLayer, Hybrid):
         return super().read(
             keys,
             mixer=Mamba2Layer.read(keys, cls.read_eps(keys)),
-            attention_scale=keys.real("attention.scale", 0.0),
             **own,
         )
 
@@ -49,9 +47,6 @@ class NemotronH(DraftLayers, PerLayer, Hybrid):
 
     def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
         return [NOPE] * self.n_layers
-
-    def scores(self, b: Ops, w: Weights, layer: int) -> dict[str, Any]:
-        return {"scale": self.attention_scale or None}
 
     def block(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
         h = self.norm(b, w, x, f"blk.{layer}.attn_norm")

@@ -29,7 +29,6 @@ class DeltaHybrid(DraftLayers, Hybrid):
     mixer: DeltaNet
     recurrent: tuple[bool, ...]
     """For each layer whether it has a delta net."""
-    attention_scale: float
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
@@ -37,15 +36,11 @@ class DeltaHybrid(DraftLayers, Hybrid):
             keys,
             mixer=cls.delta_net.read(keys, cls.read_eps(keys), tiled=cls.tiled),
             recurrent=recurrent_layers(keys, period=4),
-            attention_scale=keys.real("attention.scale", 0.0),
             **own,
         )
 
     def is_recurrent(self, layer: int) -> bool:
         return self.recurrent[layer]
-
-    def scores(self, b: Ops, w: Weights, layer: int) -> dict[str, Any]:
-        return {"scale": self.attention_scale or None}
 
     def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
         if self.is_recurrent(layer):
