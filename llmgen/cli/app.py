@@ -13,10 +13,11 @@ from collections.abc import Iterator, MutableMapping
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from llmgen.cli.common.arguments import reading_texts
-from llmgen.cli.common.help import Command
+from llmgen.cli.common.bash import whole_words
+from llmgen.cli.common.completion import commands_that_begin, offering_values
+from llmgen.cli.common.help import Command, LightGroup
 from llmgen.cli.common.volume import with_volume
 
 COMMANDS = {
@@ -58,7 +59,7 @@ class _LazyCommands(MutableMapping[str, Any]):
         if hasattr(module, "app"):  # a group of commands
             return typer.main.get_command(_completed(module.app))
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        command = reading_texts(with_volume(module.command, quiet=name != "chat"))
+        command = reading_texts(with_volume(offering_values(module.command), quiet=name != "chat"))
         app.command(name, cls=Command, short_help=COMMANDS.get(name, ""))(command)
         return _with_other_names(typer.main.get_command(app))
 
@@ -79,7 +80,7 @@ def _completed(app: typer.Typer) -> typer.Typer:
     for entry in (app.registered_callback, *app.registered_commands):
         if entry is not None and entry.callback is not None:
             entry.callback = reading_texts(
-                with_volume(entry.callback, below=entry is not app.registered_callback)
+                with_volume(offering_values(entry.callback), below=entry is not app.registered_callback)
             )
     for command in app.registered_commands:
         command.cls = Command
@@ -100,12 +101,17 @@ def _with_other_names(command: Any) -> Any:
     return command
 
 
-class _LazyGroup(TyperGroup):
+class _LazyGroup(LightGroup):
     """A group whose help names its commands without importing them."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _LazyCommands()
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return commands_that_begin(incomplete, COMMANDS)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
@@ -148,7 +154,8 @@ def run() -> None:
     """Parse the command line and run the command; errors are for the caller to report."""
     program = typer.main.get_command(app)
     if "_LLMGEN_COMPLETE" in os.environ:
-        program.main(prog_name="llmgen")
+        with whole_words():
+            program.main(prog_name="llmgen")
     # Not main() otherwise: it has its own handling of errors, Ctrl-C and closed pipes.
     with program.make_context("llmgen", sys.argv[1:]) as context:
         program.invoke(context)

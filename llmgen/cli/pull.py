@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated
 
 import typer
@@ -47,6 +46,8 @@ def _known(name: str) -> hub.KnownModel | hub.Reference:
         return hub.KNOWN_MODELS[name]
     if (reference := parse(name)) is not None:
         return reference
+    import difflib
+
     known = list(hub.KNOWN_MODELS)
     near = difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.5) or known
     raise DownloadError(

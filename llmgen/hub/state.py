@@ -9,7 +9,6 @@ A small file each in the user's state folder, so that no process has to wait for
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -137,6 +136,8 @@ def _real(path: Path) -> Path:
 
 
 def _of(path: Path, kind: str) -> Path:
+    import hashlib  # here, because completion must be instant
+
     key = hashlib.sha256(os.fsencode(_real(path))).hexdigest()[:32]
     return state_folder() / kind / key
 

@@ -13,7 +13,6 @@ import difflib
 import inspect
 import json
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,13 +174,19 @@ def read_file(path: Path) -> dict[str, Any]:
         )
     try:
         text = data.decode("utf-8-sig")
-        values = tomllib.loads(text) if path.suffix == ".toml" else _read_yaml(text)
+        values = _read_toml(text) if path.suffix == ".toml" else _read_yaml(text)
     except (ValueError, RecursionError) as error:  # also tomllib's and YAML's own errors
         reason = " ".join(str(error).split()) or "nested too deeply"
         raise UsageError(f"the options file {path} cannot be read: {reason}") from error
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise UsageError(f"the options file {path} must hold names and values, such as max-tokens: 64")
     return values
+
+
+def _read_toml(text: str) -> Any:
+    import tomllib  # here, because completion must be instant
+
+    return tomllib.loads(text)
 
 
 def _read_yaml(text: str) -> Any:

@@ -9,6 +9,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from llmgen.cli.common.completion import parse_for_completion
+
 ARGUMENTS = "llmgen.arguments"
 """The key under which a context keeps the arguments that were typed."""
 _PANELS = {
@@ -91,6 +93,8 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = list(args)
+        if ctx.resilient_parsing:
+            return parse_for_completion(self, ctx, args)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -109,7 +113,18 @@ class Command(TyperCommand):
             _write_examples(str(self.name), formatter)
 
 
-class Group(TyperGroup):
+class LightGroup(TyperGroup):
+    """A group whose line can be completed at once."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        rest = parse_for_completion(self, ctx, args)
+        ctx._protected_args, ctx.args = rest[:1], rest[1:]
+        return list(ctx.args)
+
+
+class Group(LightGroup):
     """A group of commands with this help."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
