@@ -15,6 +15,7 @@ import numpy as np
 
 import recurrent_variants
 from archs import build_variant
+from latents import LATENTS
 
 YARN: dict[str, tuple[str, Any]] = {
     "rope.scaling.type": ("STRING", "yarn"),
@@ -42,31 +43,6 @@ def _heads(n_heads: int, n_kv_heads: int, head_dim: int) -> dict[str, list[int]]
     for which, n in rows.items():
         shapes |= {f"attn_{which}.weight": [256, n], f"attn_{which}.bias": [n]}
     return {f"blk.{i}.{name}": shape for i in range(2) for name, shape in shapes.items()}
-
-
-def _latent(n_heads: int, nope: int, n_rot: int, value_dim: int, rank: int) -> dict[str, Any]:
-    """Latent attention of other sizes in a 2-layer model of width 256 with a matrix for keys and values."""
-    sizes = {"key_length": nope + n_rot, "value_length": value_dim, "kv_lora_rank": rank, "q_lora_rank": 64}
-    sizes |= {"head_count": n_heads, "head_count_kv": n_heads}
-    shapes = {
-        "q_a.weight": [256, 64],
-        "q_a_norm.weight": [64],
-        "q_b.weight": [64, n_heads * (nope + n_rot)],
-        "kv_a_mqa.weight": [256, rank + n_rot],
-        "kv_a_norm.weight": [rank],
-        "kv_b.weight": [rank, n_heads * (nope + value_dim)],
-        "output.weight": [n_heads * value_dim, 256],
-    }
-    return {
-        "set_keys": {
-            "rope.dimension_count": ("UINT32", n_rot),
-            **{f"attention.{key}": ("UINT32", size) for key, size in sizes.items()},
-        },
-        "reshape": {
-            **{f"blk.{i}.attn_{name}": shape for i in range(2) for name, shape in shapes.items()},
-            **{f"rope_factors_{which}.weight": [n_rot // 2] for which in ("long", "short")},
-        },
-    }
 
 
 # name -> (spec, arguments of build_variant)
@@ -178,8 +154,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2-yarn": ("olmo2", {"set_keys": YARN}),
     "olmo2-attn-factor": ("olmo2", {"set_keys": {"rope.scaling.attn_factor": ("FLOAT32", 1.3)}}),
     "olmo2-no-window": ("olmo2", {"drop_keys": ("attention.sliding_window",)}),
-    "minicpm3-heads": ("minicpm3", _latent(3, 32, 16, 48, 96)),
-    "minicpm3-many-heads": ("minicpm3", _latent(20, 24, 10, 24, 40)),
+    **LATENTS,
     "olmo2-stacked": ("olmo2", {"reshape": STACKED, "drop_tensors": QKV_WEIGHTS}),
 }
 

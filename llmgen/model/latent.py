@@ -27,7 +27,7 @@ class LatentAttention(PreNorm):
     """``head_dim`` and ``value_dim`` are those of the projected heads; the last n_rot values of a key are rotated."""
 
     q_lora_rank: int
-    """Values that queries are projected from; 0: queries come from the layer's input directly."""
+    """Values that queries are projected from, in files whose queries do not come from the layer's input directly."""
     kv_lora_rank: int
     """Values that keys and values are projected from."""
 
@@ -76,7 +76,7 @@ class LatentAttention(PreNorm):
     def queries(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
         """The queries of all heads, not yet rotated: [n_heads * head_dim]."""
         name, n = f"blk.{layer}.attn_q", self.heads(layer) * self.head_dim
-        if not self.q_lora_rank:
+        if w.has(name):
             return self.project(b, w, x, name, n)
         latent = self.norm(b, w, self.project(b, w, x, f"{name}_a", self.q_lora_rank), f"{name}_a_norm")
         return self.project(b, w, latent, f"{name}_b", n)

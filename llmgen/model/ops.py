@@ -135,7 +135,10 @@ class Ops(Protocol):
         """
 
     def gated(self, gate: Value, up: Value, activation: str) -> Value:
-        """activation(gate) * up, of the same shape; the activations up to 'relu' above, and 'sigmoid'."""
+        """activation(gate) * up, of the same shape; the activations up to 'relu' above, and 'sigmoid'.
+
+        'swiglu_oai' (GPT-OSS): gelu_quick(gate) * (up + 1), the gate at most 7, up within -7 and 7.
+        """
 
     def gate_heads(self, x: Value, gate: Value) -> Value:
         """Each head of x times the sigmoid of its gate; gate: [tokens, n_heads]."""

@@ -77,6 +77,11 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 """By the names of ``model.ops``."""
 
 
+def swiglu_oai(gate: Array, up: Array) -> Array:
+    """GPT-OSS's gated unit, elementwise: quick gelu of the gate, at most 7, times up, within -7 and 7, plus 1."""
+    return ACTIVATIONS["gelu_quick"](np.minimum(gate, 7)) * (np.clip(up, -7, 7) + 1)
+
+
 def soft_cap(x: Array, cap: float) -> Array:
     """x squeezed smoothly into (-cap, cap); cap 0 leaves it alone."""
     return x if cap == 0 else cap * np.tanh(x / cap)

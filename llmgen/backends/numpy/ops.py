@@ -228,6 +228,8 @@ class NumpyOps:
         return Value(functions.ACTIVATIONS[activation](x.x))
 
     def gated(self, gate: Value, up: Value, activation: str) -> Value:
+        if activation == "swiglu_oai":
+            return Value(functions.swiglu_oai(gate.x, up.x))
         return Value(self.activate(gate, activation).x * up.x)
 
     def gate_heads(self, x: Value, gate: Value) -> Value:

@@ -36,6 +36,7 @@ _p0, _p1, _p2 = _all(1.9875691500e-4), _all(1.3981999507e-3), _all(8.3334519073e
 _p3, _p4, _p5 = _all(4.1665795894e-2), _all(1.6666665459e-1), _all(5.0000001201e-1)
 _gelu_outer, _gelu_inner = _all(0.7978845608028654), _all(0.044715)
 _zero, _half, _root_half, _quick = _all(0.0), _all(0.5), _all(0.7071067811865476), _all(-1.702)
+_seven, _minus_seven = _all(7.0), _all(-7.0)
 _s3, _s5, _s7, _s9, _s11, _s13 = (_all(1 / n) for n in (3, 5, 7, 9, 11, 13))
 _erf_p, _erf1, _erf2 = _all(0.3275911), _all(0.254829592), _all(-0.284496736)
 _erf3, _erf4, _erf5 = _all(1.421413741), _all(-1.453152027), _all(1.061405429)
@@ -106,6 +107,12 @@ def sigmoid(x):  # type: ignore[no-untyped-def]
 def gelu_quick(x):  # type: ignore[no-untyped-def]
     """x sigmoid(1.702 x)."""
     return x / (one() + exp(_quick() * x))
+
+
+@inline
+def swiglu_oai(gate, up):  # type: ignore[no-untyped-def]
+    """gelu_quick(gate) * (up + 1), the gate at most 7, up within -7 and 7; a NaN in either stays one."""
+    return gelu_quick(at_most(gate, _seven())) * (at_least(at_most(up, _seven()), _minus_seven()) + one())
 
 
 @inline

@@ -102,9 +102,15 @@ def _gelu_quick_mul(x, y):  # type: ignore[no-untyped-def]
     return functions.gelu_quick(x) * y
 
 
+@inline
+def _swiglu_oai_mul(x, y):  # type: ignore[no-untyped-def]
+    return functions.swiglu_oai(x, y)
+
+
 add, mul = _binary(_add), _binary(_mul)
 silu_mul, gelu_mul, sigmoid_mul = _binary(_silu_mul), _binary(_gelu_mul), _binary(_sigmoid_mul)
 relu_mul, gelu_erf_mul, gelu_quick_mul = _binary(_relu_mul), _binary(_gelu_erf_mul), _binary(_gelu_quick_mul)
+swiglu_oai_mul = _binary(_swiglu_oai_mul)
 
 
 def _unary(function: Any) -> Any:

@@ -26,7 +26,9 @@ COUNT_TOKENS, COUNT_OUTPUTS = 8 * FIELDS["n_tokens"], 8 * FIELDS["n_outputs"]
 
 ATTENTION = [f"attention:{role}_{kind}" for role in ("blocks", "tiles") for kind in ("f16", "f32")]
 STORE = ["cache:store_f16", "cache:store_f32"]
-GATES = [f"{name}_mul" for name in ("silu", "gelu", "gelu_erf", "gelu_quick", "relu", "sigmoid")]
+GATES = [
+    f"{name}_mul" for name in ("silu", "gelu", "gelu_erf", "gelu_quick", "relu", "sigmoid", "swiglu_oai")
+]
 UNARY = ["silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu_squared", "sigmoid", "softplus", "exp"]
 _OTHERS = ["add", "mul", "copy", "softcap", "add_row", "scale", "clamp", "gate_heads", "head_part"]
 RECURRENT = [f"recurrent:{name}" for name in ("convolve", "linear_attend", "delta_rule", "selective_scan")]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kernels.call import COUNT_TOKENS, GATES, POINTWISE, UNARY, ControlBlock, aligned, require, step
 
-from llmgen.backends.numpy.functions import ACTIVATIONS, gelu, sigmoid, silu, soft_cap
+from llmgen.backends.numpy.functions import ACTIVATIONS, gelu, sigmoid, silu, soft_cap, swiglu_oai
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -131,10 +131,11 @@ def test_add(width: int) -> None:
 def test_gates_multiply(kind: str) -> None:
     rng = np.random.default_rng(2)
     x, y = (rng.normal(0, 3, (17, 80)).astype(np.float32) for _ in range(2))
-    function = ACTIVATIONS[kind.removesuffix("_mul")]
-    ours = binary(kind, x, y)
+    ours, wide = binary(kind, x, y), x.astype(np.float64)
+    name = kind.removesuffix("_mul")
+    expected = swiglu_oai(wide, y) if name == "swiglu_oai" else ACTIVATIONS[name](wide) * y
     atol = 2e-6 if kind == "gelu_erf_mul" else 1e-9
-    np.testing.assert_allclose(ours, function(x.astype(np.float64)) * y, rtol=2e-5, atol=atol)
+    np.testing.assert_allclose(ours, expected, rtol=2e-5, atol=atol)
     for n_threads in (2, 3):
         np.testing.assert_array_equal(binary(kind, x, y, n_threads), ours)
 

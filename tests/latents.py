@@ -1,0 +1,124 @@
+"""Variants of the models with latent attention: several heads, both forms of its matrices, YaRN's magnitude."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Variant = tuple[str, dict[str, Any]]
+_SIZES = {"n_heads": 5, "nope": 32, "n_rot": 16, "value_dim": 48, "rank": 96}
+
+
+def _joint(width: int, n_heads: int, nope: int, n_rot: int, value_dim: int, rank: int) -> dict[str, Any]:
+    """Two layers with one matrix for keys and values; sizes of heads are those of the keys and values."""
+    sizes = {"key_length": nope + n_rot, "value_length": value_dim, "kv_lora_rank": rank, "q_lora_rank": 64}
+    sizes |= {"head_count": n_heads, "head_count_kv": n_heads}
+    shapes = {
+        "q_a.weight": [width, 64],
+        "q_a_norm.weight": [64],
+        "q_b.weight": [64, n_heads * (nope + n_rot)],
+        "kv_a_mqa.weight": [width, rank + n_rot],
+        "kv_a_norm.weight": [rank],
+        "kv_b.weight": [rank, n_heads * (nope + value_dim)],
+        "output.weight": [n_heads * value_dim, width],
+    }
+    return {
+        "set_keys": {
+            "rope.dimension_count": ("UINT32", n_rot),
+            **{f"attention.{key}": ("UINT32", size) for key, size in sizes.items()},
+        },
+        "reshape": {f"blk.{i}.attn_{name}": shape for i in range(2) for name, shape in shapes.items()},
+    }
+
+
+def _minicpm3(**sizes: int) -> Variant:
+    variant = _joint(256, **sizes)
+    factors = {f"rope_factors_{which}.weight": [sizes["n_rot"] // 2] for which in ("long", "short")}
+    variant["reshape"] |= factors
+    return "minicpm3", variant
+
+
+def _deepseek(arch: str = "deepseek2", **keys: tuple[str, Any]) -> Variant:
+    """With a matrix for keys and one for values, as files have them today; ``keys``: ``__`` stands for a dot."""
+    n_heads, nope, n_rot, value_dim, rank = _SIZES.values()
+    variant = _joint(128, **_SIZES)
+    for i in range(2):
+        del variant["reshape"][f"blk.{i}.attn_kv_b.weight"]
+        variant["reshape"][f"blk.{i}.attn_k_b.weight"] = [nope, rank, n_heads]
+        variant["reshape"][f"blk.{i}.attn_v_b.weight"] = [rank, value_dim, n_heads]
+    variant["set_keys"] |= {
+        "attention.head_count_kv": ("UINT32", 1),
+        "attention.key_length": ("UINT32", rank + n_rot),
+        "attention.value_length": ("UINT32", rank),
+        "attention.key_length_mla": ("UINT32", nope + n_rot),
+        "attention.value_length_mla": ("UINT32", value_dim),
+        **{key.replace("__", "."): value for key, value in keys.items()},
+    }
+    return f"{arch}-moe", variant
+
+
+def _old_file() -> Variant:
+    name, variant = "deepseek2-moe", _joint(128, **_SIZES)
+    dropped = ("attention.key_length_mla", "attention.value_length_mla")
+    return name, variant | {"drop_keys": dropped, "drop_tensors": ("attn_k_b.weight", "attn_v_b.weight")}
+
+
+def _lite() -> Variant:
+    """27 dense layers whose queries come from the layer's input, as in V2 Lite."""
+    name, variant = _deepseek()
+    n_heads, nope, n_rot, value_dim, rank = _SIZES.values()
+    shapes = {
+        "attn_norm.weight": [128],
+        "attn_q.weight": [128, n_heads * (nope + n_rot)],
+        "attn_kv_a_norm.weight": [rank],
+        "attn_kv_a_mqa.weight": [128, rank + n_rot],
+        "attn_k_b.weight": [nope, rank, n_heads],
+        "attn_v_b.weight": [rank, value_dim, n_heads],
+        "attn_output.weight": [n_heads * value_dim, 128],
+        "ffn_norm.weight": [128],
+        "ffn_gate.weight": [128, 64],
+        "ffn_up.weight": [128, 64],
+        "ffn_down.weight": [64, 128],
+    }
+    dense = ("block_count", "leading_dense_block_count")
+    keys = variant["set_keys"] | dict.fromkeys(dense, ("UINT32", 27))
+    keys["feed_forward_length"] = ("UINT32", 64)
+    mixtures = (
+        "ffn_gate_inp",
+        "ffn_gate_up_exps",
+        "ffn_down_exps",
+        "ffn_gate_shexp",
+        "ffn_up_shexp",
+        "ffn_down_shexp",
+    )
+    dropped = [f"{part}.weight" for part in (*mixtures, "attn_q_a", "attn_q_a_norm", "attn_q_b")]
+    return name, {
+        "set_keys": keys,  # the rank of the queries is given still, and has no effect
+        "reshape": {f"blk.{i}.{tensor}": shape for i in range(27) for tensor, shape in shapes.items()},
+        "drop_tensors": (*dropped, "exp_probs_b.bias"),
+    }
+
+
+_YARN: dict[str, tuple[str, Any]] = {
+    "rope__scaling__type": ("STRING", "yarn"),
+    "rope__scaling__factor": ("FLOAT32", 4.0),
+    "rope__scaling__original_context_length": ("UINT32", 32),
+    "rope__scaling__attn_factor": ("FLOAT32", 1.2),
+    "rope__scaling__yarn_log_multiplier": ("FLOAT32", 0.0707),
+}
+_TEMPERATURE: dict[str, tuple[str, Any]] = {
+    "attention__temperature_scale": ("FLOAT32", 0.3),
+    "attention__temperature_length": ("UINT32", 20),
+}
+
+LATENTS: dict[str, Variant] = {
+    "minicpm3-heads": _minicpm3(n_heads=3, nope=32, n_rot=16, value_dim=48, rank=96),
+    "minicpm3-many-heads": _minicpm3(n_heads=20, nope=24, n_rot=10, value_dim=24, rank=40),
+    "deepseek2-heads": _deepseek(),
+    "deepseek2-old-file": _old_file(),
+    "deepseek2-lite": _lite(),
+    "deepseek2-yarn": _deepseek(**_YARN),
+    "deepseek2-linear": _deepseek(rope__scaling__factor=("FLOAT32", 4.0)),
+    "mistral4-yarn": _deepseek("mistral4", **_YARN),
+    "mistral4-temperature": _deepseek("mistral4", **_YARN, **_TEMPERATURE),
+}
+"""name -> (spec, arguments of build_variant)"""
