@@ -40,6 +40,7 @@ from llmgen.backends.cpu.kernels.layout import (
 )
 from llmgen.backends.cpu.kernels.simd import (
     I32,
+    binary,
     call_intrinsic,
     constant,
     f32x16,
@@ -125,19 +126,29 @@ def outer_step(rows: int, vectors: int, size: int) -> Any:
     return function
 
 
-def _kept(outside: float) -> Any:
-    """``keep(v, low, high)``: lanes low <= i < high of v; the others become ``outside``."""
-
-    def emit(b: Any, v: Any, low: Any, high: Any) -> Any:
-        lanes = ir.Constant(i32x16.llvm, list(range(16)))
-        above = b.icmp_signed(">=", lanes, splat_value(b, b.trunc(low, I32), i32x16.llvm))
-        below = b.icmp_signed("<", lanes, splat_value(b, b.trunc(high, I32), i32x16.llvm))
-        return b.select(b.and_(above, below), v, ir.Constant(f32x16.llvm, [outside] * 16))
-
-    return ternary([f32x16, types.int64, types.int64], f32x16, emit)
+def _keep_scores(b: Any, v: Any, low: Any, high: Any) -> Any:
+    lanes = ir.Constant(i32x16.llvm, list(range(16)))
+    above = b.icmp_signed(">=", lanes, splat_value(b, b.trunc(low, I32), i32x16.llvm))
+    below = b.icmp_signed("<", lanes, splat_value(b, b.trunc(high, I32), i32x16.llvm))
+    return b.select(b.and_(above, below), v, ir.Constant(f32x16.llvm, [float("-inf")] * 16))
 
 
-keep_scores, keep_weights = _kept(float("-inf")), _kept(0.0)
+keep_scores = ternary([f32x16, types.int64, types.int64], f32x16, _keep_scores)
+"""``keep(v, low, high)``: lanes low <= i < high of v; the others become minus infinity."""
+
+
+def _unless_below(b: Any, w: Any, d: Any) -> Any:
+    too_low = b.fcmp_ordered("<", d, ir.Constant(f32x16.llvm, [LEAST] * 16))
+    return b.select(too_low, ir.Constant(f32x16.llvm, [0.0] * 16), w)
+
+
+LEAST = -64.0
+"""A score this far below the largest weighs nothing: e^-64 is no part of a float32 sum with 1.
+
+Exactly nothing, as a masked key must; and tiny weights would make products too small for a
+normal number, which take the processor a hundred times as long.
+"""
+unless_below = binary(f32x16, f32x16, f32x16, _unless_below)
 _lanes = constant(f32x16, [float(i) for i in range(KEY_GROUP)])
 
 
@@ -145,6 +156,12 @@ _lanes = constant(f32x16, [float(i) for i in range(KEY_GROUP)])
 def first_seen(position, window):  # type: ignore[no-untyped-def]
     """The first position that a query sees; window: its keys, or -n: those from the last multiple of n on."""
     return max(0, position + 1 - window) if window > 0 else position // -window * -window
+
+
+@inline
+def weight(d):  # type: ignore[no-untyped-def]
+    """e^d of a score that is -d below the largest."""
+    return unless_below(exp(d), d)
 
 
 @inline
@@ -178,10 +195,7 @@ def softmax_row(s, state, start, n_groups, window, width, cap):  # type: ignore[
     m = max_f32x16(top)
     total = zero_f32x16()
     for g in range(n_groups):
-        v = exp(load_f32x16(s + 64 * g) - splat(m))
-        if partly:
-            # exp() clips at -87.5: masked keys must weigh exactly nothing
-            v = keep_weights(v, low - KEY_GROUP * g, high - KEY_GROUP * g)
+        v = weight(load_f32x16(s + 64 * g) - splat(m))
         total = total + v
         store_f32x16(s + 64 * g, v)
     change = scale_change(before, m)
@@ -200,7 +214,7 @@ def scale_change(before, m):  # type: ignore[no-untyped-def]
         return np.float32(0.0)
     if before == m:
         return np.float32(1.0)
-    return first_lane(exp(splat(before - m)))
+    return first_lane(weight(splat(before - m)))
 
 
 def _pass(rows: int, groups: int, vectors: int, size: int, asks: bool) -> Any:

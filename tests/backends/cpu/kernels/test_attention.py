@@ -248,3 +248,19 @@ def test_lower_levels(level: str) -> None:
             np.testing.assert_array_equal(ours, prompt(cache, q, 0, window, cap))
             one = generate([cache], q[-1:], [n - 1], window, cap, level=level)
             np.testing.assert_array_equal(one, generate([cache], q[-1:], [n - 1], window, cap))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_far_below_the_largest_weigh_exactly_nothing(kind: str) -> None:
+    """No weight is so small that its products are subnormal: these take a hundred times as long."""
+    n = 3 * KEY_BLOCK
+    for top in (0, KEY_BLOCK + 5, n - 1):  # tiny weights come before the largest and after it
+        k, v = np.zeros((n, 1, 16), np.float32), np.ones((n, 1, 16), np.float32)
+        k[:, 0, 0] = -np.linspace(66, 1e3, n)
+        k[top, 0, 0], v[top] = 0.0, 0.0
+        cache = Cache(1, 16, 16, blocks_for(n), kind)
+        cache.store(k, v, range(n))
+        q = np.zeros((1, 1, 16), np.float32)
+        q[..., 0] = 1.0
+        assert not prompt(cache, q, n - 1).any()
+        assert not generate([cache], q, [n - 1]).any()
