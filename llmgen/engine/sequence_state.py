@@ -15,6 +15,7 @@ from llmgen.model.runs import Part
 from llmgen.sampling.rejection import Guess
 
 _log = logging.getLogger(__name__)
+_FAR_APART = 4096  # tokens of a prompt without a checkpoint
 
 Reuse = Literal["all", "prompt", "none"]
 
@@ -39,6 +40,8 @@ class SequenceState:
         """Guesses that are in the cache and do not count yet; the first is the last of the tokens, chosen meanwhile."""
         self._rows: list[NDArray[np.float32]] = []  # the logits after each of them
         self._n_as_prompt = 0  # leading tokens that were computed as prompt
+        self.mark = 0
+        """A length on the way through the prompt that will be cut back to."""
 
     @property
     def length(self) -> int:
@@ -58,6 +61,10 @@ class SequenceState:
         usable = {"all": self.cached, "prompt": min(self._n_as_prompt, self.cached), "none": 0}[reuse]
         same = common_prefix(ids, self.tokens[:usable])
         kept = self.cut(min(same, len(ids) - 1))
+        if (
+            kept and self.seq.needs_checkpoint
+        ):  # where a turn of a conversation begins: what is taken back ends here
+            self.seq.checkpoint()
         self.tokens = list(ids)
         _log.debug("prompt of %d tokens, %d of them in the cache", len(ids), kept)
         return kept
@@ -114,18 +121,20 @@ class SequenceState:
         """Compute the next of the first ``end`` tokens as prompt, as many as one run of the model takes.
 
         Returns float32 [n_vocab] of the last one where it was reached and its logits are wanted, else None.
+        Where earlier lengths need checkpoints, there is one before the last token, since the same prompt
+        again needs its logits, one at the mark, and some on the way through a long prompt.
         """
         start = int(self.seq.length)
         stop = min(end, start + self.model.max_prompt_tokens)
-        # the same prompt again needs the logits of its last token: it has to be cut back to just before that
-        before_last = end - 1 if self.seq.needs_checkpoint and start < end - 1 else None
-        if before_last is not None:
-            stop = min(stop, before_last)
+        if self.seq.needs_checkpoint:
+            stop = min([stop, *(length for length in (self.mark, end - 1) if length > start)])
         n_logits = int(wants_logits and stop == end)
         rows = self.model.forward([Part(self.seq, self.tokens[start:stop], n_logits)], "prompt")
         self._computed_as_prompt(start, stop)
-        if stop == before_last:
-            self.seq.checkpoint()
+        if self.seq.needs_checkpoint:
+            far = stop - self.seq.cut_point(stop - 1) >= _FAR_APART
+            if far or stop in (self.mark, end - 1):
+                self.seq.checkpoint()
         return cast(NDArray[np.float32], rows[0]) if n_logits else None
 
     def _computed_as_prompt(self, start: int, stop: int) -> None:

@@ -29,8 +29,9 @@ class SharedPrefix:
 
     def consider(self, state: RequestState, next_ids: list[int]) -> None:
         """Keep a copy of this request's prompt when it is computed, where the next one begins like it."""
-        if self._kept is None and common_prefix(state.ids, next_ids) >= _WORTH_SHARING:
-            self._source = state
+        common = common_prefix(state.ids, next_ids)
+        if self._kept is None and common >= _WORTH_SHARING:
+            self._source, state.sequence.mark = state, common
 
     def update(self) -> None:
         """Make the copy, where its prompt has been computed meanwhile."""

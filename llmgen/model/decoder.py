@@ -111,7 +111,7 @@ class Decoder(ABC):
         """The states of a sequence, in the order in which ``forward`` gets them: by default a KV state a layer."""
         return [self.kv_state(layer) for layer in self.layers]
 
-    def kv_state(self, layer: int) -> KV:
+    def kv_state(self, layer: int) -> State:
         """The keys and values of a layer."""
         sizes = self.kv_heads(layer), self.head_dim, self.value_dim
         return KV(*sizes, self.window_of(layer), causal=self.causal)

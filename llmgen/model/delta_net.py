@@ -10,11 +10,11 @@ from typing import Self
 import numpy as np
 
 from llmgen.model.hybrid import convolved
-from llmgen.model.keys import MAX_HEADS, Keys
+from llmgen.model.keys import MAX_HEADS, MAX_LAYERS, Keys
 from llmgen.model.ops import Ops, StateHandle, Value
 from llmgen.model.state_space import MAX_TAPS
 from llmgen.model.states import Recurrent, State
-from llmgen.model.weights import Weights
+from llmgen.model.weights import Matrix, Weights
 
 
 def unit_heads(b: Ops, w: Weights, x: Value, n_heads: int, eps: float, scale: float = 1.0) -> Value:
@@ -73,7 +73,7 @@ class DeltaNet:
         q = unit_heads(b, w, q, self.n_keys, self.eps, self.key_dim**-0.5)
         k = unit_heads(b, w, k, self.n_keys, self.eps)
         step = b.activate(b.add(forget, w.vector(f"{name}dt.bias", n)), "softplus")
-        decay = b.activate(b.multiply(step, w.column(f"{name}a", n)), "exp")
+        decay = b.activate(b.multiply(step, w.vector(f"{name}a", n)), "exp")
         write = b.activate(write, "sigmoid")
         y = b.linear_attend(q, k, v, decay, states[-1], n, write=write, delta=True, tiled=self.tiled)
         y = b.gated(gate, b.head_rms_norm(y, w.vector(f"{name}norm", self.value_dim), n, self.eps), "silu")
@@ -91,3 +91,74 @@ class DeltaNet:
         name = f"blk.{layer}.ssm_"
         forget, write = (w.matrix(name + which, self.n_heads, x.n) for which in ("alpha", "beta"))
         return b.linear(x, forget), b.linear(x, write)
+
+
+@dataclass(frozen=True)
+class KimiDeltaAttention:
+    """A delta rule that forgets each row of its state at a rate of its own (Kimi Linear, arXiv:2510.26692)."""
+
+    taps: int
+    n_heads: int
+    head_dim: int
+    eps: float
+    lower_bound: float = 0.0
+    """Of the logarithm of the decay, which a sigmoid then approaches; 0: there is none."""
+
+    @classmethod
+    def read(cls, keys: Keys, eps: float, lower_bound: float = 0.0) -> Self:
+        """Raises UnsupportedModelError for sizes that no model can have."""
+        taps = keys.whole("ssm.conv_kernel", low=2, high=MAX_TAPS)
+        n_layers = keys.whole("block_count", high=MAX_LAYERS)
+        n_heads = max(1, *keys.per_layer("attention.head_count", n_layers, high=MAX_HEADS))
+        return cls(taps, n_heads, keys.whole("kda.head_dim", high=MAX_HEADS), eps, lower_bound)
+
+    @property
+    def inner(self) -> int:
+        """Values of all heads together."""
+        return self.n_heads * self.head_dim
+
+    def states(self) -> list[State]:
+        """What it remembers: the last inputs of q, k and v, and the heads' state."""
+        return [*(Recurrent(self.inner, self.taps - 1) for _ in "qkv"), Recurrent(self.head_dim, self.inner)]
+
+    def __call__(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
+        name, n = f"blk.{layer}.", self.n_heads
+        inputs = zip("qkv", self.projections(w, x, layer), states, strict=False)
+        q, k, v = (
+            convolved(b, w, [b.linear(x, part)], f"{name}ssm_conv1d_{which}", self.taps, [state])[0]
+            for which, part, state in inputs
+        )
+        q, k = unit_heads(b, w, q, n, self.eps, self.head_dim**-0.5), unit_heads(b, w, k, n, self.eps)
+        write = b.activate(b.linear(x, w.matrix(f"{name}ssm_beta", n, x.n)), "sigmoid")
+        decay = self.decay(b, w, x, layer)
+        y = b.linear_attend(q, k, v, decay, states[-1], n, write=write, delta=True)
+        y = b.head_rms_norm(y, w.vector(f"{name}ssm_norm", self.head_dim), n, self.eps)
+        y = b.gated(self.factored(b, w, x, f"{name}ssm_g"), y, "sigmoid")
+        return b.linear(y, w.matrix(f"{name}attn_output", x.n, self.inner))
+
+    def projections(self, w: Weights, x: Value, layer: int) -> list[Matrix]:
+        """The matrices of q, k and v; biases that a file has for them are not used, as in llama.cpp's graph."""
+        name, sizes = f"blk.{layer}.attn_", (self.inner,) * 3
+        for part in ("q", "k", "v", "qkv"):
+            w.skip(f"{name}{part}.bias")
+        if w.has(f"{name}qkv"):
+            return w.matrix(f"{name}qkv", sum(sizes), x.n).parts(sizes)
+        return [w.matrix(f"{name}{part}", self.inner, x.n) for part in "qkv"]
+
+    def decay(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
+        """What is left of each row of the state: [n_heads * head_dim]."""
+        name = f"blk.{layer}.ssm_"
+        rate = b.add(self.factored(b, w, x, f"{name}f"), w.vector(f"{name}dt.bias", self.inner))
+        heads = w.vector(f"{name}a", self.n_heads)
+        a = w.derived(f"{name}a by row", lambda: np.repeat(heads.values, self.head_dim))
+        if self.lower_bound:
+            bounded = b.activate(b.multiply(rate, a), "sigmoid")
+            return b.activate(b.scale(bounded, self.lower_bound), "exp")
+        return b.activate(b.multiply(b.activate(rate, "softplus"), a), "exp")
+
+    def factored(self, b: Ops, w: Weights, x: Value, name: str) -> Value:
+        """x times one matrix, or two with a few values between them: [n_heads * head_dim]."""
+        if not w.has(f"{name}_b"):
+            return b.linear(x, w.matrix(f"{name}_a", self.inner, x.n))
+        few = b.linear(x, w.matrix(f"{name}_a", self.head_dim, x.n))
+        return b.linear(few, w.matrix(f"{name}_b", self.inner, self.head_dim))

@@ -49,8 +49,8 @@ class LatentAttention(PreNorm):
         """Values of a key that are not rotated."""
         return self.head_dim - self.n_rot
 
-    def states(self) -> list[State]:
-        return [Latent(self.kv_lora_rank, self.n_rot, self.window_of(i)) for i in self.layers]
+    def kv_state(self, layer: int) -> State:
+        return Latent(self.kv_lora_rank, self.n_rot, self.window_of(layer))
 
     def score_scale(self) -> float:
         """What scores are multiplied by."""
@@ -61,6 +61,10 @@ class LatentAttention(PreNorm):
         return None
 
     def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
+        return self.attention_output(b, w, self.found(b, w, x, layer, state, rope), layer)
+
+    def found(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
+        """What the heads found: [n_heads * value_dim]."""
         n_heads = self.heads(layer)
         self.remember(b, w, x, layer, state, rope)
         q = self.queries(b, w, x, layer)
@@ -71,7 +75,7 @@ class LatentAttention(PreNorm):
             a = b.attend_latent(content, position, state, n_heads, **self.scores(b, w, layer))
         else:
             a = b.attend(position, state, n_heads, **self.scores(b, w, layer))
-        return self.attention_output(b, w, b.linear_heads(a, self.value_matrices(w, layer)), layer)
+        return b.linear_heads(a, self.value_matrices(w, layer))
 
     def queries(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
         """The queries of all heads, not yet rotated: [n_heads * head_dim]."""

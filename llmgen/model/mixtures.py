@@ -199,10 +199,14 @@ class Mixture(PreNorm):
         up = self.project(b, w, x, f"{name}up_shexp", self.n_shared_ff)
         if w.has(f"{name}gate_shexp"):
             gate = self.project(b, w, x, f"{name}gate_shexp", self.n_shared_ff)
-            inner = b.gated(gate, up, self.activation)
+            inner = self.shared_gated(b, gate, up, layer)
         else:
             inner = b.activate(up, self.activation)
         return self.project(b, w, inner, f"{name}down_shexp", self.n_embd)
+
+    def shared_gated(self, b: Ops, gate: Value, up: Value, layer: int) -> Value:
+        """What is between the matrices of the feed-forward that all tokens take."""
+        return b.gated(gate, up, self.activation)
 
 
 class GatedShared(Mixture):

@@ -81,8 +81,8 @@ class Mamba2Layer:
         """The scan; rate: the steps of the heads before the softplus."""
         name, n = f"blk.{layer}.ssm_", self.n_heads
         step = b.activate(rate, "softplus")
-        decay = b.activate(b.multiply(step, w.column(f"{name}a", n)), "exp")
-        return b.linear_attend(q, k, v, decay, state, n, write=step, skip=w.column(f"{name}d", n))
+        decay = b.activate(b.multiply(step, w.vector(f"{name}a", n)), "exp")
+        return b.linear_attend(q, k, v, decay, state, n, write=step, skip=w.vector(f"{name}d", n))
 
 
 @dataclass(frozen=True)

@@ -127,13 +127,6 @@ class Weights:
             self._vectors[key] = Vector(name, values if rows == 1 else values.reshape(rows, n))
         return self._vectors[key]
 
-    def column(self, name: str, n: int) -> Vector:
-        """The float vector ``name`` of n values, which the file may have as n rows of one value."""
-        if self.shape(name) == (n,):
-            return self.vector(name, n)
-        rows = self.vector(name, 1, n)
-        return self.derived(f"{name}[:, 0]", lambda: rows.values.reshape(n))
-
     def ones(self, n: int) -> Vector:
         """A vector of ones, for a norm without weights."""
         key = ("", n, 1)
@@ -195,13 +188,18 @@ class Weights:
         found = tuple(tensor.shape) + (1,) * (len(shape) - len(tensor.shape))
         while len(found) > len(shape) and found[-1] == 1:
             found = found[:-1]
-        if found != shape:
+        if found != shape and _without_ones(found) != _without_ones(shape):
             raise UnsupportedModelError(
                 f"tensor {tensor.name} has the shape {list(tensor.shape)}, expected {list(shape)} "
                 "after the file's metadata; the file is damaged or not supported"
             )
         self._read.add(tensor.name)
         return tensor
+
+
+def _without_ones(shape: tuple[int, ...]) -> list[int]:
+    """The longer axes: one of length 1 does not change where a value lies."""
+    return [n for n in shape if n != 1]
 
 
 def _as_float32(tensor: TensorInfo) -> np.ndarray:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from engine.fakes import FakeModel, FakeTokenizer
+from llmgen.backends.cpu import cache_file
 from llmgen.backends.cpu.sequence import Sequence
 from llmgen.backends.cpu.states import StateLayout
 from llmgen.engine import Batch, Request, SamplingParams, Session
@@ -25,6 +26,12 @@ class RecurrentModel(FakeModel):
 
     def new_sequence(self):
         return Sequence(self.layout)
+
+    def save_sequence(self, path, seq, tokens, n_prompt):
+        cache_file.save(path, "fake", seq, tokens, n_prompt)
+
+    def load_sequence(self, path, seq):
+        return cache_file.load(path, "fake", 256, seq)
 
     def forward(self, parts, role, read=np.copy):
         self._work(role, sum(len(part.ids) for part in parts))
@@ -79,6 +86,51 @@ def test_prompts_of_a_batch_and_a_shared_prefix(model):
         request = answer.request
         assert answer.result.token_ids == fresh(request.prompt, request.params)
     assert sum(n for kind, n in model.calls if kind == "prompt") == 40 + 3 + 3
+
+
+def test_requests_with_the_same_beginning_compute_it_once(model):
+    requests = [Request([*PROMPT[:700], 7, i, 9], GREEDY, i) for i in range(6)]
+    for answer in Batch(model, FakeTokenizer()).run(requests):
+        request = answer.request
+        assert answer.result.token_ids == fresh(request.prompt, request.params)
+    # the second one's is compared with the first, and all go on from what these two have in common
+    assert sum(n for kind, n in model.calls if kind == "prompt") == 701 + 6 * 2
+
+
+def test_turns_that_are_taken_back_are_not_computed_again(model):
+    session = Session(model, FakeTokenizer())
+    ends, prompt = [], PROMPT[:40]
+    for turn in range(4):
+        session.generate(prompt, GREEDY)
+        ends.append(session.cached_tokens)
+        prompt = [*session.tokens, 240 + turn, 8, 9]
+    for turn in (2, 1, 0):  # /undo, and something else in place of what was said
+        before = session.tokens[: ends[turn]]
+        session.rewind(len(session.tokens) - len(before))
+        again = session.generate([*before, 3, 4], GREEDY)
+        assert again.timings.cached_tokens == ends[turn]
+        assert again.token_ids == fresh([*before, 3, 4])
+        session.generate([*before, 3, 4], GREEDY)  # another answer to the same
+        assert session.cached_tokens == ends[turn] + 2 + 5
+
+
+def test_a_long_prompt_has_checkpoints_on_the_way():
+    model = RecurrentModel(n_ctx=16384)
+    session, prompt = Session(model, FakeTokenizer()), [i % 250 for i in range(10000)]
+    session.generate(prompt, GREEDY)
+    changed = [*prompt[:9000], 1, 2, 3]
+    assert session.generate(changed, GREEDY).timings.cached_tokens == 8192
+
+
+def test_a_prompt_cache_file_has_the_last_checkpoints(tmp_path):
+    """The same prompt from a file computes its last token only."""
+    session = Session(RecurrentModel(), FakeTokenizer(), reuse="prompt")
+    first = session.generate(PROMPT, GREEDY)
+    session.save(tmp_path / "cache")
+    other = Session(RecurrentModel(), FakeTokenizer(), reuse="prompt")
+    other.load(tmp_path / "cache")
+    again = other.generate(PROMPT, GREEDY)
+    assert (again.timings.prefill_tokens, again.token_ids) == (1, first.token_ids)
 
 
 def test_a_call_that_was_stopped_leaves_no_half_state(model):

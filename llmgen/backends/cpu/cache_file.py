@@ -8,10 +8,11 @@ The format, all numbers little-endian:
     header    JSON: model (fingerprint), kv_type, n_tokens, n_prompt (leading tokens that were
               computed as prompt), reached (Sequence.written), key_block, and layers: for each
               state its signature; for keys and values that is [kv heads, bytes of a head's keys
-              per block, of its values, blocks kept]
+              per block, of its values, blocks kept]; and checkpoints: their lengths, ascending
     int32 [n_tokens]   token ids
     states    what ``Sequence.filled`` gives: for keys and values, the filled key blocks of the
               layer's heads, then the filled value blocks
+    copies    of each checkpoint what ``Sequence.checkpointed`` gave
     32 bytes  SHA-256 of everything before
 
 The checksum detects damage, not malice: a file made by someone else can make the model
@@ -44,6 +45,8 @@ VERSION = 1
 _START = struct.Struct("<8sII")
 _MOST_HEADER_BYTES = 1 << 20
 _DIGEST_BYTES = 32
+_CHECKPOINTS = 2
+"""How many are written: usually those before the last prompt and before its last token."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ def save(path: Path, fingerprint: str, seq: Cache, tokens: Sequence[int], n_prom
     """
     if len(tokens) != seq.length:
         raise ValueError(f"{len(tokens)} token ids for a cache of {seq.length}")
+    checkpoints = seq.checkpoints.latest(_CHECKPOINTS)
     header = json.dumps(
         {
             "model": fingerprint,
@@ -71,6 +75,7 @@ def save(path: Path, fingerprint: str, seq: Cache, tokens: Sequence[int], n_prom
             "reached": seq.written,
             "key_block": KEY_BLOCK,
             "layers": [state.signature() for state in seq.layout.states],
+            "checkpoints": list(checkpoints),
         }
     ).encode()
     with _replacing(path) as file:
@@ -78,6 +83,7 @@ def save(path: Path, fingerprint: str, seq: Cache, tokens: Sequence[int], n_prom
         parts: list[bytes | memoryview] = [_START.pack(MAGIC, VERSION, len(header)), header]
         parts.append(np.asarray(tokens, dtype="<i4").tobytes())
         parts.extend(part.data for part in seq.filled())
+        parts.extend(copy for copies in checkpoints.values() for copy in copies)
         for part in parts:
             digest.update(part)
             file.write(part)
@@ -108,8 +114,9 @@ def _load(path: Path, file: BinaryIO, fingerprint: str, vocab_size: int, seq: Ca
     _check(path, header, fingerprint, seq.layout)
     n_tokens, reached = header["n_tokens"], header["reached"]
     seq.restore(n_tokens, reached)
-    filled = list(seq.filled())
-    expected = file.tell() + 4 * n_tokens + sum(len(part) for part in filled) + _DIGEST_BYTES
+    filled, copied = list(seq.filled()), [len(part) for part in seq.checkpointed()]
+    n_bytes = sum(len(part) for part in filled) + len(header["checkpoints"]) * sum(copied)
+    expected = file.tell() + 4 * n_tokens + n_bytes + _DIGEST_BYTES
     found = os.fstat(file.fileno()).st_size
     if found != expected:
         raise _damaged(path, f"it has {found} bytes, expected {expected}")
@@ -118,6 +125,8 @@ def _load(path: Path, file: BinaryIO, fingerprint: str, vocab_size: int, seq: Ca
         if file.readinto(part.data) != len(part):  # type: ignore[attr-defined]
             raise _damaged(path, "it ends early")
         digest.update(part.data)
+    for length in header["checkpoints"]:
+        seq.checkpoints.add(length, [_read(path, file, n, digest) for n in copied])
     if file.read(_DIGEST_BYTES) != digest.digest():
         raise _damaged(path, "its checksum is wrong")
     tokens = np.frombuffer(ids, dtype="<i4").tolist()
@@ -150,6 +159,8 @@ def _read_header(path: Path, file: BinaryIO, digest: Any) -> dict[str, Any]:
         header = json.loads(_read(path, file, n_bytes, digest))
         numbers = [header[key] for key in ("n_tokens", "n_prompt", "reached", "key_block")]
         texts = [header[key] for key in ("model", "kv_type")]
+        lengths = header.setdefault("checkpoints", [])  # files of older versions have none
+        numbers += lengths
         known = isinstance(header["layers"], list)
     except (ValueError, KeyError, TypeError, RecursionError):
         known, numbers, texts = False, [], []
@@ -169,6 +180,9 @@ def _check(path: Path, header: dict[str, Any], fingerprint: str, layout: StateLa
     n, reached = header["n_tokens"], header["reached"]
     if not 1 <= n <= reached <= 1 << 40 or not 0 <= header["n_prompt"] <= n:
         raise _damaged(path, "its header has impossible token counts")
+    lengths = header["checkpoints"]
+    if lengths != sorted(set(lengths)) or not all(0 < length <= n for length in lengths):
+        raise _damaged(path, "its header has impossible checkpoints")
     if max(n, reached) > layout.n_ctx:
         raise _refused(path, f"it has {max(n, reached)} tokens, and the context holds {layout.n_ctx} (-c)")
     same = header["key_block"] == KEY_BLOCK and len(header["layers"]) == len(layout.states)

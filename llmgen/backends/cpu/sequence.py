@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from llmgen.backends.cpu.checkpoints import Checkpoints
 from llmgen.backends.cpu.memory import anonymous
 from llmgen.backends.cpu.states import StateLayout
 from llmgen.errors import ContextFullError, LLMGenError
@@ -23,9 +24,7 @@ class Sequence:
         self.layout = layout
         self.length = 0
         self._written = 0
-        self._checkpoints: dict[
-            int, list[bytes]
-        ] = {}  # length -> the states that cannot be cut, at that length
+        self.checkpoints = Checkpoints()
         self._memory: mmap.mmap | None = None
         self._data: np.ndarray | None = None
         self._reserve()
@@ -76,18 +75,19 @@ class Sequence:
     def checkpoint(self) -> None:
         """Copy the states that cannot be cut, so that this length can be returned to.
 
-        Does nothing if every state can be cut.  Replaces an earlier checkpoint.
+        Does nothing if every state can be cut.  Some of many earlier checkpoints are given up.
         """
-        if self.layout.needs_checkpoint:
-            self._checkpoints = {self.length: [part.tobytes() for part in self._checkpointed()]}
+        if self.layout.needs_checkpoint and self.length and self.length not in self.checkpoints.lengths:
+            self.checkpoints.add(self.length, [part.tobytes() for part in self.checkpointed()])
 
     def cut_point(self, n: int) -> int:
         """The largest length up to n to which the sequence can be cut back; 0 is always one."""
-        n = min(n, self.length)
-        if n == self.length:
-            return n
+        return self.length if n >= self.length else self._whole_at(n)
+
+    def _whole_at(self, n: int) -> int:
+        """The largest length up to n at which every state can be restored."""
         if self.layout.needs_checkpoint:
-            n = max((length for length in self._checkpoints if length <= n), default=0)
+            n = max((length for length in self.checkpoints.lengths if length <= n), default=0)
         cuttable = (state for state in self.layout.states if not state.needs_checkpoint)
         shortest = max((state.shortest_cut(self._written) for state in cuttable), default=0)
         return n if n >= min(shortest, self.length) else 0
@@ -119,19 +119,21 @@ class Sequence:
     def roll_back(self) -> None:
         """A run over this sequence failed: return to a length at which every state is complete.
 
-        That is the present length, or if a state cannot be cut, the last checkpoint or 0.
+        That is the present length, or if a state cannot be cut, a checkpoint or 0.
         """
         if self.layout.needs_checkpoint:
-            n = max((length for length in self._checkpoints if length <= self.length), default=0)
+            n = self._whole_at(self.length)
             self._restore(n)
             self.length = n
+            if n == 0:
+                self._written = 0
 
     def _restore(self, n: int) -> None:
         """Restore the states that cannot be cut to length n."""
-        parts = list(self._checkpointed())
-        for part, copy in zip(parts, self._checkpoints.get(n, [None] * len(parts)), strict=True):
-            part[:] = 0 if copy is None else np.frombuffer(copy, np.uint8)
-        self._checkpoints = {length: copies for length, copies in self._checkpoints.items() if length <= n}
+        copies = iter(self.checkpoints.at(n) or ())
+        for part in self.checkpointed():
+            part[:] = np.frombuffer(next(copies), np.uint8) if n else 0
+        self.checkpoints.cut(n)
 
     def clear(self) -> None:
         """Forget all tokens."""
@@ -142,7 +144,7 @@ class Sequence:
     def fork(self) -> Sequence:
         """A second sequence with the same tokens and its own states; copies only what is filled."""
         other = Sequence(self.layout)
-        other.length, other._written, other._checkpoints = self.length, self._written, dict(self._checkpoints)
+        other.length, other._written, other.checkpoints = self.length, self._written, self.checkpoints.copy()
         for mine, its in zip(self.filled(), other.filled(), strict=True):
             its[:] = mine
         return other
@@ -163,7 +165,7 @@ class Sequence:
         for state in self.layout.states:
             for first, last in state.spans(common, written):
                 mine[first:last] = its[first:last]
-        self.length, self._written, self._checkpoints = other.length, other._written, dict(other._checkpoints)
+        self.length, self._written, self.checkpoints = other.length, other._written, other.checkpoints.copy()
 
     def filled(self) -> Iterator[np.ndarray]:
         """The parts of the memory that are in use, uint8, state by state."""
@@ -172,7 +174,8 @@ class Sequence:
             for first, last in state.spans(0, self._written):
                 yield memory[first:last]
 
-    def _checkpointed(self) -> Iterator[np.ndarray]:
+    def checkpointed(self) -> Iterator[np.ndarray]:
+        """The parts of the memory that a checkpoint copies, uint8, state by state."""
         memory = self.memory()
         for state in self.layout.states:
             if state.needs_checkpoint:

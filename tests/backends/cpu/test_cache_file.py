@@ -140,6 +140,12 @@ HOSTILE = [
     {"layers": [None, None]},
     {"layers": 3},
     {"model": 5},
+    {"checkpoints": [30]},
+    {"checkpoints": [5, 5]},
+    {"checkpoints": [5, 4]},
+    {"checkpoints": [1 << 70]},
+    {"checkpoints": ["5"]},
+    {"checkpoints": 5},
 ]
 
 

@@ -105,10 +105,15 @@ def test_a_checkpoint_brings_the_state_back(name: str) -> None:
 def test_a_cache_file_holds_the_state(name: str, tmp_path: Path) -> None:
     tokens = np.random.default_rng(8).integers(0, 128, 40)
     with engine(build_arch(name)) as model:
-        seq = prompted(model, tokens[:30])
+        seq = prompted(model, tokens[:20])
+        seq.checkpoint()
+        model.prefill(seq, tokens[20:30].tolist())
         model.save_sequence(tmp_path / "cache", seq, tokens[:30].tolist(), 30)
         expected = one_by_one(model, seq, tokens[30:])
     with engine(build_arch(name)) as model:
         seq = model.new_sequence()
         assert model.load_sequence(tmp_path / "cache", seq).tokens == tokens[:30].tolist()
+        np.testing.assert_array_equal(one_by_one(model, seq, tokens[30:]), expected)
+        seq.truncate(20)
+        model.prefill(seq, tokens[20:30].tolist())
         np.testing.assert_array_equal(one_by_one(model, seq, tokens[30:]), expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from llmgen.backends.cpu import checkpoints
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.backends.cpu.sequence import Sequence
 from llmgen.backends.cpu.states import PlacedKV, PlacedRecurrent, StateLayout
@@ -114,6 +115,35 @@ def test_a_recurrent_state_goes_back_to_a_checkpoint_only() -> None:
     assert recurrent(seq) == {1}
     seq.clear()
     assert (seq.length, recurrent(seq), seq.cut_point(50)) == (0, {0}, 0)
+
+
+def test_some_of_many_checkpoints_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "MOST", 4)
+    seq = Sequence(layout(Recurrent(24)))
+    for n in (5, 100, 1, 1, 1, 1):
+        advance(seq, n, mark=seq.length % 256)
+        seq.checkpoint()
+    assert seq.checkpoints.lengths == [5, 105, 107, 109]  # near others; the last one stays
+    monkeypatch.setattr(checkpoints, "MOST_BYTES", 128)  # what one takes
+    advance(seq, 1, mark=1)
+    seq.checkpoint()
+    assert seq.checkpoints.lengths == [105, 110]
+    seq.truncate(seq.checkpoints.lengths[0])
+    assert seq.checkpoints.lengths[-1] == seq.length
+
+
+def test_a_failed_run_does_not_return_to_where_a_window_has_lost_its_keys() -> None:
+    seq = Sequence(layout(Recurrent(24), KV(1, 16, 16, window=100)))
+    advance(seq, 50, mark=1)
+    seq.checkpoint()
+    advance(seq, 300, mark=2)
+    seq.roll_back()
+    assert (seq.length, recurrent(seq)) == (0, {0})
+    advance(seq, 50, mark=1)
+    seq.checkpoint()
+    advance(seq, 60, mark=2)
+    seq.roll_back()
+    assert (seq.length, recurrent(seq)) == (50, {1})
 
 
 def test_a_run_that_did_not_end_leaves_no_half_state() -> None:
