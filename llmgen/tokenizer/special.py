@@ -42,12 +42,17 @@ THINKING_TAGS = (
     ("[THINK]", "[/THINK]"),  # Mistral
     ("<seed:think>", "</seed:think>"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
+    # gpt-oss: the head of a message on the channel for thoughts; its end, and the next one's head
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
 )
 """The tags around a model's thinking.
 
 Some files call these control tokens, others ordinary ones.  They are part of an answer's text
 either way, since without them the thinking could not be told from the rest.
 """
+
+ANSWER_HEAD = "<|channel|>final<|message|>"
+"""What an answer without thoughts begins with (gpt-oss)."""
 
 # Fill-in-the-middle tokens: the keys (an older one last), whether a model that writes one
 # is done, and the spellings.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmgen.tokenizer.special import THINKING_TAGS
+from llmgen.tokenizer.special import ANSWER_HEAD, THINKING_TAGS
 
 if TYPE_CHECKING:
     from llmgen.tokenizer import ChatTemplate, Tokenizer
 
+_OPENING = tuple(opening for opening, _ in THINKING_TAGS)
 _CLOSING = tuple(closing for _, closing in THINKING_TAGS)
 
 
@@ -64,8 +65,10 @@ class ThinkSplitter:
             if start.startswith(opening):
                 self._inside, self._closing, self._held = True, (closing,), start.removeprefix(opening)
                 return self._inside_out()
-        if any(opening.startswith(start) for opening, _ in THINKING_TAGS):
+        if any(opening.startswith(start) for opening in (*_OPENING, ANSWER_HEAD)):
             return []
+        if start.startswith(ANSWER_HEAD):
+            self._held, self._waits = start.removeprefix(ANSWER_HEAD), False
         if self._waits:
             end = _unopened(self._held, whole=False)
             return self._close(*end) if end else []

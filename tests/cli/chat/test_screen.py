@@ -57,6 +57,14 @@ def cut(text: str, inside: bool, sizes: list[int]) -> list[tuple[bool, str]]:
         ("[THINK]hm</think>[/THINK]Hello", False, "hm</think>", "Hello"),
         ("hm[/THINK]\nHello", True, "hm", "Hello"),
         ("<|START_THINKING|>hm<|END_THINKING|>Hello", False, "hm", "Hello"),
+        (
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hello",
+            False,
+            "hm",
+            "Hello",
+        ),
+        ("<|channel|>final<|message|>Hello", False, "", "Hello"),  # gpt-oss without thoughts
+        ("<|channel|>finally", False, "", "<|channel|>finally"),
     ],
 )
 def test_thoughts_and_answer(text: str, inside: bool, thoughts: str, answer: str) -> None:
