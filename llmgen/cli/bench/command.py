@@ -13,11 +13,13 @@ import typer
 from llmgen import hub
 from llmgen.cli.bench.report import Format, Report, report_for
 from llmgen.cli.common.config import configurable
+from llmgen.cli.common.guessing import check_draft, with_path
 from llmgen.cli.common.loading import compiling, in_use
 from llmgen.cli.common.models import complete_model, model_path
-from llmgen.cli.common.options import THREADS_VARIABLE, KVTypeOption
+from llmgen.cli.common.options import THREADS_VARIABLE, KVTypeOption, guessing_options
 from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.progress import Bar
+from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.visible import visible
 
@@ -32,6 +34,7 @@ _PROMPT, _GENERATE = "512", "128"
 
 
 @configurable
+@guessing_options
 def command(
     model: Annotated[
         list[str],
@@ -108,15 +111,23 @@ def command(
             help="Draw tokens per second over depth and threads (.svg, .png or .pdf; needs llmgen[plot]).",
         ),
     ] = None,
+    *,
+    guessing: SpeculativeConfig | None,
 ) -> None:
     """Measure prompt processing (pp) and generation (tg) in tokens per second.
 
     The mean and the standard deviation of the repetitions; for generation also the
     bytes of weights read per second, and their share of what plain reading reaches
     on this machine with the same threads. No text is sampled: the tokens are random.
+    With --draft or --lookup also how fast three texts are written with guesses and without.
     Ctrl-C ends it and keeps the tests that are done.
     """
     chosen = _format(form, json, as_csv)
+    if guessing is not None and chosen not in (Format.TABLE, Format.MD, Format.JSON):
+        raise UsageError(
+            f"what --draft and --lookup gain is told by --format table, md or json, not by {chosen.value}"
+        )
+    check_draft(guessing)
     counts = [None] if threads is None else _numbers("--threads", threads, least=1)
     all_depths = _numbers("--depth", depths, least=0)
     pairs = _pairs(n_prompt, n_generate, prompt_generate or [])
@@ -130,7 +141,7 @@ def command(
     from llmgen.cli.bench.measure import Plan, Test
 
     tests = tuple(Test(*pair, depth) for depth in all_depths for pair in pairs)
-    plan = Plan(tests, repetitions, kv_cache=not no_kv_cache, details=details)
+    plan = Plan(tests, repetitions, kv_cache=not no_kv_cache, details=details, guessing=with_path(guessing))
     work = _Work(plan, kv_type, report_for(chosen, plan), [])
     trouble = work.run([(model_path(name), count) for name in model for count in counts])
     runs = [run for run in work.runs if run.rows]
@@ -231,6 +242,8 @@ class _Work:
             self._test(bench, run, test)
         if self.plan.details:
             run.details = _watched("details", bench.details)
+        if self.plan.guessing is not None:
+            run.guessed = _watched("guessing", bench.guessing)
 
     def _test(self, bench: Bench, run: Run, test: Test) -> None:
         what = f"{run.model}: {test.name}" + (f" at {test.depth}" if test.depth else "")

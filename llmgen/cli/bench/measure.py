@@ -18,6 +18,9 @@ import numpy as np
 
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model, Sequence
+from llmgen.cli.bench.guessing import N_CTX, Guessed
+from llmgen.cli.bench.guessing import measure as measure_guessing
+from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.gguf import GGUFFile
 from llmgen.sampling.logits import check_finite
 
@@ -53,13 +56,14 @@ class Plan:
     """What to measure.
 
     ``kv_cache`` False recomputes the whole prefix for each generated token; ``details``
-    adds what :meth:`Bench.details` measures.
+    adds what :meth:`Bench.details` measures, ``guessing`` what guesses gain with these options.
     """
 
     tests: tuple[Test, ...]
     repetitions: int
     kv_cache: bool = True
     details: bool = False
+    guessing: SpeculativeConfig | None = None
 
     @property
     def generates(self) -> bool:
@@ -77,6 +81,8 @@ class Plan:
         needs = [_WARM_UP_TOKENS + 1, *(test.depth + test.tokens for test in self.tests)]
         if self.details:
             needs += [self.longest_prompt + _SAMPLED_STEPS + 1, _CACHE_TOKENS + _CACHED_STEPS]
+        if self.guessing:
+            needs.append(N_CTX)
         return max(needs)
 
     def weights_count(self, test: Test) -> bool:
@@ -131,6 +137,7 @@ class Run:
     read_rate: float | None = None
     rows: list[Row] = field(default_factory=list)
     details: dict[str, float] = field(default_factory=dict)
+    guessed: list[Guessed] = field(default_factory=list)
 
 
 def read_bandwidth(threads: int, repetitions: int = 3) -> float:
@@ -175,6 +182,7 @@ class Bench:
         self.plan = plan
         self.tokens = token_source(model.config.vocab_size)
         self.weight_bytes = weight_bytes_per_token(file)
+        self._file = file
         self._seq: Sequence | None = None
 
     def __enter__(self) -> Bench:
@@ -194,6 +202,12 @@ class Bench:
         """The time to the first token, the sampler's share of a step, and a step without the cache."""
         self._release()  # these have caches of their own
         return {**self._first_token_and_sampler(), **self._cache_speedup()}
+
+    def guessing(self) -> list[Guessed]:
+        """Texts written with guesses and without."""
+        self._release()
+        assert self.plan.guessing is not None
+        return measure_guessing(self.model, self._file, self.plan.guessing, self.plan.repetitions)
 
     def _sequence(self) -> Sequence:
         """The tests' sequence.  When it is made, both paths run once, so that no test pays for their first use."""

@@ -16,6 +16,7 @@ from llmgen.cli.terminal.output import count, print_json, size, table
 from llmgen.visible import visible
 
 if TYPE_CHECKING:
+    from llmgen.cli.bench.guessing import Guessed
     from llmgen.cli.bench.measure import Plan, Row, Run
 
 
@@ -182,7 +183,19 @@ def _remarks(run: Run, several: bool) -> list[str]:
             f" {details['speedup']:.1f} times faster with it than recomputing"
             f" ({details['cached_step_s'] * 1e3:.1f} ms, {details['recomputed_step_s'] * 1e3:.1f} ms)",
         ]
+    lines += [f"{threads}: {_guessed(one)}" for one in run.guessed]
     return lines
+
+
+def _guessed(one: Guessed) -> str:
+    stats = one.stats
+    rate = (
+        "no guesses" if stats.acceptance_rate is None else f"{stats.acceptance_rate:.0%} of the guesses right"
+    )
+    return (
+        f"{one.text} with guesses {one.guessed:.1f} tokens/s, without {one.plain:.1f}:"
+        f" {one.guessed / one.plain:.2f} times as fast; {rate}, {stats.tokens_per_step or 1:.2f} tokens a step"
+    )
 
 
 # ---- for programs -------------------------------------------------------------------
@@ -221,6 +234,7 @@ def _as_dict(run: Run) -> dict[str, Any]:
             for row in run.rows
         ],
         **run.details,
+        **({"guessed": [one.as_dict() for one in run.guessed]} if run.guessed else {}),
     }
 
 

@@ -48,6 +48,11 @@ class DraftSequence:
         """Those of the sequence's tokens that were not there before."""
         return tokens[self._agreed :]
 
+    def behind(self, tokens: Sequence[int]) -> int:
+        """How many tokens after the prompt it has missed, because nothing was guessed for a while."""
+        n = len(tokens) - self._agreed
+        return n if self._agreed >= self._n_prompt and n > _MOST_TOKENS else 0
+
     @property
     def n_ctx(self) -> int:
         """How many tokens it can hold."""

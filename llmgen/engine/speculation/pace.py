@@ -15,9 +15,9 @@ _SLOPE = 0.15
 """What one more token in a run is taken to cost before that was measured, in plain steps."""
 _FIRST_REST, _LONGEST_REST = 16, 512
 """Steps without guesses after guesses did not pay; doubled each time they do not."""
-_ENOUGH = 8
+_ENOUGH = 5
 """Judged guesses from which on a share of them says something."""
-_LOSS = 0.02
+_LOSS = 0.015
 """What guessing may lose, as a share of the time that plain steps would have taken."""
 _FREE_LOSS, _MOST_GAIN = 2.0, 8.0
 """What it may lose before that, and how much of a gain is remembered, in plain steps."""
@@ -37,6 +37,8 @@ class StepCosts:
 
     def __init__(self) -> None:
         self.guess_s = 0.0
+        self.follow_s = 0.0
+        """What the draft takes for a token of the text that it has not seen, because it paused."""
         self.loss_s = 0.0
         self.plain_s = 0.0
         """The time that plain steps would have taken for all tokens so far."""
@@ -55,10 +57,20 @@ class StepCosts:
         return self._counts[n_sequences] < _FIRST_RUNS or self._since_plain >= _PLAIN_EVERY
 
     def of(self, n_tokens: int) -> float:
-        """Seconds of a run of n tokens: measured, or estimated from the nearest that was measured."""
-        near = min(self._shape, key=lambda n: (abs(n - n_tokens), n), default=1)
-        shape = self._shape.get(near, 1.0) + _SLOPE * (n_tokens - near)
-        return self._scale * max(shape, 0.5)
+        """Seconds of a run of n tokens: measured, or estimated along the line through two that were measured."""
+        shape = self._shape.get(n_tokens)
+        return self._scale * (self._estimated(n_tokens) if shape is None else shape)
+
+    def _estimated(self, n_tokens: int) -> float:
+        """The cost of a run of n tokens in plain steps."""
+        sizes = sorted(self._shape)
+        if len(sizes) < 2:
+            first = sizes[0] if sizes else 1
+            return max(self._shape.get(first, 1.0) + _SLOPE * (n_tokens - first), 0.5)
+        low = max((size for size in sizes[:-1] if size < n_tokens), default=sizes[0])
+        high = min(size for size in sizes if size > low and size >= min(n_tokens, sizes[-1]))
+        slope = max(0.0, (self._shape[high] - self._shape[low]) / (high - low))
+        return max(self._shape[low] + slope * (n_tokens - low), 0.5)
 
     def ran(self, n_tokens: int, n_sequences: int, seconds: float) -> None:
         """A run of ``n_tokens`` took so long; ``n_sequences`` of them were no guesses."""
@@ -85,8 +97,12 @@ class StepCosts:
     def guessed(self, n: int, seconds: float) -> None:
         """Guessing n tokens took so long."""
         self.loss_s += seconds
-        each = seconds / n
-        self.guess_s = each if not self.guess_s else self.guess_s + _WEIGHT * (each - self.guess_s)
+        self.guess_s = _averaged(self.guess_s, seconds / n)
+
+    def followed(self, n: int, seconds: float) -> None:
+        """The draft took so long to compute n tokens of the text."""
+        self.loss_s += seconds
+        self.follow_s = _averaged(self.follow_s, seconds / n)
 
     def accepted(self, n_sequences: int) -> None:
         """A guess was right: a plain run of ``n_sequences`` would have been needed for each of as many tokens."""
@@ -94,10 +110,17 @@ class StepCosts:
         self.plain_s += gain
         self.loss_s = max(self.loss_s - gain, -_MOST_GAIN * self.of(1))
 
-    @property
-    def may_guess(self) -> bool:
-        """Whether what was lost so far is little enough."""
-        return self.loss_s <= _LOSS * self.plain_s + _FREE_LOSS * self.of(1)
+    def affordable(self, most: int, n_sequences: int, guess_s: float, before_s: float) -> int:
+        """How many guesses, at most ``most``, may all be wrong without losing too much, after ``before_s``."""
+        room = _LOSS * self.plain_s + _FREE_LOSS * self.of(1) - self.loss_s + self.of(n_sequences) - before_s
+        return next(
+            (n for n in range(most, 0, -1) if self.of(n_sequences + n) + n * guess_s <= room),
+            0,
+        )
+
+
+def _averaged(old: float, new: float) -> float:
+    return old + _WEIGHT * (new - old) if old else new
 
 
 @dataclass
@@ -129,18 +152,25 @@ class Pace:
         self._costs = costs
         self._records: dict[int, _Record] = {}
 
-    def choose(self, most: int, kind: int, n_sequences: int = 1, costs_s: float = 0.0) -> int:
-        """How many tokens to guess now, at most ``most``; a guess of this kind costs ``costs_s`` to make."""
+    def choose(
+        self, most: int, kind: int, n_sequences: int = 1, costs_s: float = 0.0, before_s: float = 0.0
+    ) -> int:
+        """How many tokens to guess now, at most ``most``.
+
+        A guess of this kind costs ``costs_s`` to make, and the first one ``before_s`` beside that.
+        """
         record = self._records.setdefault(kind, _Record())
-        adaptive = self._config.adaptive
-        if most < 1 or (adaptive and self._costs.wants_plain(n_sequences)):
-            return 0
+        most = min(most, self._config.k_max)
+        if self._config.adaptive:
+            if self._costs.wants_plain(n_sequences):
+                return 0
+            most = self._costs.affordable(most, n_sequences, costs_s, before_s)
         if record.rest:
             record.rest -= 1
             return 0 if record.rest else min(2, most)
-        if adaptive and not self._costs.may_guess:
+        if most < 1:
             return 0
-        best = self._best(record, min(most, self._config.k_max), n_sequences, costs_s)
+        best = self._best(record, most, n_sequences, costs_s)
         if not best:
             record.rest, record.next_rest = record.next_rest, min(2 * record.next_rest, _LONGEST_REST)
         elif record.judged >= _ENOUGH:

@@ -69,7 +69,8 @@ class Speculator:
             return None
         self._kind, self._n_sequences = _DRAFT, n_sequences
         costs = self._speculation.costs
-        n = self._pace.choose(most, _DRAFT, n_sequences, costs.guess_s)
+        before_s = costs.follow_s * self._draft.behind(tokens)
+        n = self._pace.choose(most, _DRAFT, n_sequences, costs.guess_s, before_s)
         if not n:
             return None
         sampler = completion.sampler.guessing(independent=self.rejects)
@@ -127,10 +128,18 @@ class Speculation:
         """Have the draft model answer; returns how many seconds that took."""
         assert self.draft is not None
         begun = time.perf_counter()
-        ready = [question for question in questions if self.draft.prepared(question, run)]
+        ready = [question for question in questions if self._prepared(question, run)]
         prepared = time.perf_counter()
         n_runs = self.draft.answer(ready, run)
         ended = time.perf_counter()
         if n_runs:
             self.costs.guessed(n_runs, ended - prepared)
         return ended - begun
+
+    def _prepared(self, question: Question, run: Callable[..., Any]) -> bool:
+        assert self.draft is not None
+        n_behind, begun = question.sequence.behind(question.tokens), time.perf_counter()
+        ready = self.draft.prepared(question, run)
+        if n_behind:
+            self.costs.followed(n_behind, time.perf_counter() - begun)
+        return ready

@@ -290,3 +290,18 @@ def test_interrupted_while_it_compiles(tmp_path: Path) -> None:
     program.send_signal(signal.SIGINT)
     assert program.wait(120) == 130
     assert program.stderr.read() == ""
+
+
+def test_guessing_is_measured_beside_plain_decoding() -> None:
+    bench = ["bench", str(smollm2()), "-p", "0", "-n", "2", "-r", "1", "--lookup"]
+    done = llmgen(*bench, "--json")
+    assert done.returncode == 0, done.stderr
+    [run] = json.loads(done.stdout)["runs"]
+    assert [one["text"] for one in run["guessed"]] == ["code", "prose", "rewriting"]
+    for one in run["guessed"]:
+        assert one["tokens_per_s"] / one["plain_tokens_per_s"] == pytest.approx(one["speedup"])
+        assert one["tokens_per_step"] >= 1
+    table = llmgen(*bench)
+    assert table.stdout.count(" tokens a step") == 3
+    error = refused(llmgen(*bench, "--csv"), 2)
+    assert error == "what --draft and --lookup gain is told by --format table, md or json, not by csv"
