@@ -9,7 +9,7 @@ import pytest
 
 import models
 import tiny
-from archs import build_arch
+from archs import SPECS, build_arch
 from llmgen import LLM, SamplingParams, SpeculativeConfig
 from llmgen.errors import UsageError
 
@@ -44,6 +44,44 @@ def test_the_same_tokens_and_log_probabilities(name):
             if options == {"draft": path}:
                 assert all(one.acceptance_rate == 1 for one in stats)
                 assert all(one.tokens_per_step > 6 for one in stats)
+
+
+OTHERS = [
+    "llama-moe",
+    "qwen3moe-moe",
+    "cohere2-dense",
+    "gemma2-dense",
+    "gpt2-dense",
+    "phi3-dense",
+    "mpt-dense",
+    "minicpm3-dense",
+]
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name in SPECS])
+def test_other_architectures(name):
+    """Experts, windows, soft caps, learned positions, biases of attention, latent attention."""
+    path, params = build_arch(name), SamplingParams(seed=1, max_tokens=40, ignore_eos=True)
+    with LLM(path, n_ctx=128, n_threads=1) as llm:
+        expected = llm.generate(PROMPT, params).token_ids
+    config = SpeculativeConfig(draft=path, lookup=True, adaptive=False, k=7)
+    with LLM(path, n_ctx=128, n_threads=2, speculation=config) as llm:
+        result = llm.generate(PROMPT, params)
+        assert result.token_ids == expected
+        assert result.speculation.accepted > 25
+
+
+@pytest.mark.parametrize("options", [{"lookup": True}, {"draft": True}])
+@pytest.mark.parametrize(
+    "name", [name for name in ("mamba-dense", "jamba-dense", "lfm2-dense") if name in SPECS]
+)
+def test_recurrent_models_say_that_they_cannot_guess(name, options):
+    if "draft" in options:
+        options = {"draft": build_arch(name)}
+    with pytest.raises(
+        UsageError, match=r"recurrent states.*leave out the draft model \(--draft\) and --lookup"
+    ):
+        LLM(build_arch(name), n_ctx=64, n_threads=1, **options)
 
 
 def test_a_draft_that_is_the_model_is_right_2000_times(tmp_path):
@@ -131,6 +169,27 @@ def test_lookup_on_a_real_model():
     assert found[0].as_dict()["speculation"]["tokens_per_step"] > 1.5
     assert "speculation" not in expected[0].as_dict()
     assert found[0].timings.decode_tokens == 47 > found[0].timings.decode_steps
+
+
+def test_prompt_caches(tmp_path):
+    """Saved between two events, far ahead of the answer: what is read again goes on with the same bits."""
+    params = SamplingParams(seed=4, max_tokens=40)
+    found = []
+    for options in ({}, {"speculation": LOOKUP}):
+        with LLM(models.smollm2(), n_ctx=512, n_threads=1, **options) as llm:
+            path = tmp_path / f"{len(found)}.kv"
+            with llm.session() as session:
+                stream, cached = session.stream(llm.tokenize(TEXT), params), []
+                for _ in range(9):
+                    next(stream)
+                    session.save(path)
+                    cached.append(session.cached_tokens)
+                rest = stream.run().token_ids
+            with llm.session() as session:
+                session.load(path)
+                again = session.generate([*session.tokens, 5], params)
+                found.append((cached, rest, again.token_ids, again.timings.cached_tokens))
+    assert found[0] == found[1]
 
 
 def test_a_timeout_keeps_what_was_given_out():

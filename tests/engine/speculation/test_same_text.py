@@ -6,10 +6,13 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.fakes import EOG, N_VOCAB, FakeTokenizer, says
 from engine.speculation.guessers import Draft, Repeating, seen, session, speculation
 from llmgen.engine import Batch, Request, SamplingParams
+from llmgen.engine.scheduler import Scheduler
 
 PROMPT = [5, 6, 7, 8, 5, 6, 7, 9]
 
@@ -202,6 +205,74 @@ def test_an_answer_that_is_ended_has_what_was_given_out(n):
                     token.set()
         assert stream.result.token_ids == expected
         assert (one.tokens, one.cached_tokens) == ([*PROMPT, *expected], len(PROMPT) + n - 1)
+
+
+@pytest.mark.parametrize("call", range(3, 9))
+def test_ctrl_c_in_a_run_with_guesses(call):
+    """Nothing of the run is kept; what was given out before is."""
+    expected = session(Repeating()).generate(PROMPT, BASE.with_(seed=5))
+    model = Repeating()
+    one = session(model, speculation(Draft(), adaptive=False, k=3))
+
+    def interrupt():
+        if len(model.calls) == call:
+            raise KeyboardInterrupt
+
+    model.before_call = interrupt
+    events = []
+    stream = one.stream(PROMPT, BASE.with_(seed=5), callback=events.append)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        stream.run()
+    model.before_call = None
+    given = [event.token_id for event in events if event.token_id is not None]
+    assert raised.value.result.token_ids == tuple(given) == expected.token_ids[: len(given)]
+    assert len(given) == 1 + 4 * (call - 1)
+    assert (one.tokens, one.cached_tokens) == ([*PROMPT, *given], len(PROMPT) + len(given) - 1)
+    again = one.generate([*one.tokens, 1], BASE.with_(seed=6))
+    plain = session(Repeating())
+    plain.generate(PROMPT, BASE.with_(seed=5, max_tokens=len(given)))
+    assert again.token_ids == plain.generate([*plain.tokens, 1], BASE.with_(seed=6)).token_ids
+
+
+def test_a_request_that_is_cancelled_beside_others_has_what_was_given_out():
+    requests = [Request([*PROMPT, i], BASE.with_(seed=i), i) for i in range(2)]
+    expected = [session(Repeating()).generate(r.prompt, r.params).token_ids for r in requests]
+    for n in range(1, 12):
+        scheduler = Scheduler(Repeating(), FakeTokenizer(), speculation=speculation(Draft(), adaptive=False))
+        n_given, found = {0: 0, 1: 0}, {}
+        for request in requests:
+            scheduler.submit(request)
+        while scheduler.has_work:
+            for output in scheduler.step():
+                if output.answer:
+                    found[output.request.key] = output.answer.result.token_ids
+                    continue
+                n_given[output.request.key] += 1
+                if output.request.key == 0 and n_given[0] == n:
+                    scheduler.cancel(output.request)
+        scheduler.close()
+        assert found == {0: expected[0][:n], 1: expected[1]}
+
+
+@given(
+    prompt=st.lists(st.integers(0, 250), min_size=1, max_size=12),
+    seed=st.integers(0, 2**64 - 1),
+    chain=st.sampled_from(sorted(CHAINS)),
+    k=st.integers(1, 8),
+    noise=st.sampled_from([None, 0.0, 0.5, 2.0]),
+    extra=st.booleans(),
+    adaptive=st.booleans(),
+    n_ctx=st.integers(14, 80),
+    full=st.sampled_from(["stop", "shift"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_anything(prompt, seed, chain, k, noise, extra, adaptive, n_ctx, full):
+    params = CHAINS[chain].with_(seed=seed, context_full=full)
+    guessing = speculation(
+        None if noise is None else Draft(n_ctx, noise), k=k, extra_token=extra, adaptive=adaptive
+    )
+    expected = seen(session(Repeating(n_ctx)), prompt, params)
+    assert seen(session(Repeating(n_ctx), guessing), prompt, params) == expected
 
 
 @pytest.mark.parametrize("guesser", ["lookup", "twin", "fair", "poor"])
