@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         UsageError,
     )
+    from llmgen.model.kv_config import KVCacheConfig
     from llmgen.tokenizer import ChatTemplate, Tokenizer
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "GenerationResult",
     "GenerationStream",
     "Interrupted",
+    "KVCacheConfig",
     "KernelError",
     "LLM",
     "LLMGenError",
@@ -83,6 +85,7 @@ _NAMES_IN = {
         TemplateError TokenizerError UnsupportedModelError UsageError""",
     "llmgen.engine": """Answer Batch Beam Constraint GenerationEvent GenerationResult GenerationStream
         Processor Request Sampler SamplingParams Session SpeculationStats SpeculativeConfig Timings TokenLogprob""",
+    "llmgen.model.kv_config": "KVCacheConfig",
     "llmgen.tokenizer": "ChatTemplate Tokenizer",
 }
 _HOME = {name: home for home, names in _NAMES_IN.items() for name in names.split()}

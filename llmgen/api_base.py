@@ -24,11 +24,13 @@ from llmgen.engine.stream import Callback, GenerationStream
 from llmgen.errors import LLMGenError
 from llmgen.gguf import GGUFFile
 from llmgen.model.decoder import Decoder
+from llmgen.model.kv_config import KVCacheConfig
 from llmgen.sampling.params import SamplingParams, checked_params
 from llmgen.tokenizer import ChatTemplate, Tokenizer
 from llmgen.tokenizer.model_text import ModelText
 
-KVType = Literal["f16", "f32"]
+KVType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "nf4", "fp32", "fp16", "q8", "q4"]
+"""One kind for keys and values; a KVCacheConfig has one for each."""
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +71,7 @@ class LoadedModel:
         *,
         n_ctx: int | None = None,
         n_threads: int | None = None,
-        kv_type: KVType = "f16",
+        kv_type: KVType | KVCacheConfig = "f16",
         chat_template: str | PathLike[str] | ChatTemplate | None = None,
         params: SamplingParams | None = None,
         draft: str | PathLike[str] | None = None,
@@ -83,12 +85,13 @@ class LoadedModel:
         where the model is not here yet.
         ``n_ctx`` is the context length in tokens (default: the model's, capped
         to memory), ``n_threads`` the number of threads (default: usable physical
-        cores), ``kv_type`` the type of the key-value cache.  ``chat_template``
-        replaces the file's main one: a Jinja text, the path of a Jinja file, or the name of one of
-        the file's further templates or of a built-in format.  ``params`` hold for every call
-        that brings none.  ``draft``, the path or name of a smaller model with the same vocabulary,
-        and ``lookup`` guess tokens, so that one run gives several of them; the text stays the
-        same.  ``speculation`` has further options of that.  Raises :class:`LLMGenError`.
+        cores), ``kv_type`` the kind of numbers that the key-value cache holds, for keys and
+        values apart as a :class:`KVCacheConfig`.  ``chat_template`` replaces the file's main
+        one: a Jinja text, the path of a Jinja file, or the name of one of the file's further
+        templates or of a built-in format.  ``params`` hold for every call that brings none.
+        ``draft``, the path or name of a smaller model with the same vocabulary, and ``lookup``
+        guess tokens, so that one run gives several of them; the text stays the same.
+        ``speculation`` has further options of that.  Raises :class:`LLMGenError`.
         """
         started = time.perf_counter()
         self.params = checked_params(params)

@@ -14,6 +14,7 @@ from llmgen.engine.speculation.speculator import Speculation
 from llmgen.engine.speculation.vocabulary import check_vocabularies
 from llmgen.errors import UsageError
 from llmgen.gguf import GGUFFile
+from llmgen.model.kv_config import KVCacheConfig
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +51,8 @@ class OpenDraft:
         if self._file is None:
             return Speculation(self.config)
         n_ctx = self._context(target)
-        self.model = Model.load(
-            self._file, n_ctx=n_ctx, kv_type=target.kv_type, progress=progress, beside=target
-        )
+        kinds = KVCacheConfig(target.layout.kinds.k, target.layout.kinds.v)
+        self.model = Model.load(self._file, n_ctx=n_ctx, kv_type=kinds, progress=progress, beside=target)
         _log.debug("draft model %s: context %d", self._file.path, n_ctx)
         return Speculation(self.config, DraftModel(self.model))
 

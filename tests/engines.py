@@ -11,10 +11,13 @@ import numpy as np
 
 from llmgen.backends.cpu.model import Model
 from llmgen.gguf import GGUFFile
+from llmgen.model.kv_config import KVCacheConfig
 
 
 @contextmanager
-def engine(path: Path, *, n_threads: int = 1, kv_type: str = "f32", n_ctx: int = 256) -> Iterator[Model]:
+def engine(
+    path: Path, *, n_threads: int = 1, kv_type: str | KVCacheConfig = "f32", n_ctx: int = 256
+) -> Iterator[Model]:
     """A loaded model, closed at the end together with its file."""
     with GGUFFile.open(path) as file:
         model = Model.load(file, n_ctx=n_ctx, n_threads=n_threads, kv_type=kv_type)

@@ -106,9 +106,14 @@ def _engine_facts(engine: dict[str, Any]) -> list[tuple[str, object]]:
         ("shape", ", ".join(f"{name} {value}" for name, value in engine["shape"].items())),
         ("context", f"{engine['n_ctx']} tokens (the model was made for {engine['context_length']})"),
         ("KV cache", f"{per_token} per token, {whole} for the whole context ({engine['kv_type']})"),
+        ("by its kind", f"{', '.join(_kind_sizes(engine['kv_kinds']))} per token"),
         ("threads", engine["threads"]),
         ("kernels", engine["kernel_level"]),
     ]
+
+
+def _kind_sizes(kinds: dict[str, dict[str, int]]) -> list[str]:
+    return [f"{kind} {size(cost['bytes_per_token'])}" for kind, cost in kinds.items()]
 
 
 def _tokenizer_facts(tokenizer: dict[str, Any]) -> list[tuple[str, object]]:

@@ -148,12 +148,13 @@ class SequenceState:
         """Drop the oldest half of the computed tokens after the first ``keep``.
 
         What follows them is to be computed anew, at its new positions: entries
-        that were computed in view of the dropped tokens would not be true.
+        that were computed in view of the dropped tokens would not be true.  So are those of the
+        first ones that were generated, so that all is as in a fresh run over the kept tokens.
         """
         keep = min(keep, self.cached // 2)
         drop = max(1, (self.cached - keep) // 2)
         _log.debug("context full: dropping %d tokens after the first %d", drop, keep)
-        self.cut(keep)
+        self.cut(min(keep, self._n_as_prompt))
         del self.tokens[keep : keep + drop]
 
     def clear(self) -> None:

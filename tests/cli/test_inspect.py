@@ -30,6 +30,8 @@ def test_smollm2() -> None:
     assert told["quantization"].startswith("Q4_1 69% (210), Q8_0 31% (1)")
     assert told["context"].startswith("8192 tokens")
     assert told["KV cache"] == "23.0 kB per token, 188.7 MB for the whole context (f16)"
+    sizes = "f32 46.1 kB, f16 23.0 kB, bf16 23.0 kB, q8_0 12.2 kB, q4_0 6.5 kB, nf4 6.1 kB per token"
+    assert told["by its kind"] == sizes
     assert "eos 2 <|im_end|>" in told["special tokens"]
     assert "2 <|im_end|>" in told["ends an answer"]
     assert told["chat template"].startswith("tokenizer.chat_template in the file")
@@ -41,6 +43,9 @@ def test_what_options_change() -> None:
     told = facts(llmgen("inspect", str(smollm2()), "-c", "100", "-t", "3", "--kv-type", "f32").stdout)
     assert told["context"].startswith("100 tokens (the model was made for 8192)")
     assert told["KV cache"].startswith("46.1 kB per token")
+    mixed = facts(llmgen("inspect", str(smollm2()), "--kv-type", "k=q8,v=q4_0").stdout)
+    assert mixed["KV cache"].startswith("9.4 kB per token")
+    assert mixed["KV cache"].endswith("(k=q8_0,v=q4_0)")
     assert told["threads"] == "3"
     assert facts(llmgen("inspect", str(smollm2()), LLMGEN_THREADS="4").stdout)["threads"] == "4"
     assert "LLMGEN_THREADS" in refused(llmgen("inspect", str(smollm2()), LLMGEN_THREADS="all"), code=2)
@@ -52,6 +57,11 @@ def test_json_with_tensors() -> None:
     assert report["file"]["architecture"] == "gemma3"
     assert report["engine"]["n_ctx"] == report["engine"]["context_length"] == 32768
     assert report["engine"]["window"] == 512
+    assert report["engine"]["kv_kinds"]["f16"] == {
+        "bytes_per_token": report["engine"]["kv_bytes_per_token"],
+        "bytes_per_context": report["engine"]["kv_bytes_per_context"],
+    }
+    assert list(report["engine"]["kv_kinds"]) == ["f32", "f16", "bf16", "q8_0", "q4_0", "nf4"]
     assert report["chat_template"]["source"] is None
     assert len(report["tensors"]) == report["file"]["tensors"] == 236
     assert {

@@ -10,7 +10,8 @@ import pytest
 import tiny
 from llmgen import LLM, ModelFileError, hub
 from llmgen.api_base import KVType
-from llmgen.backends.cpu.states import KV_BYTES
+from llmgen.backends.cpu.kernels.kv import TABLE
+from llmgen.model.kv_config import KV_KINDS, KVCacheConfig
 
 
 @pytest.fixture
@@ -44,4 +45,4 @@ def test_a_known_name_is_fetched(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_types_of_caches_are_those_that_type_checkers_know() -> None:
-    assert set(get_args(KVType)) == set(KV_BYTES)
+    assert {KVCacheConfig.of(kind).k for kind in get_args(KVType)} == set(KV_KINDS) == set(TABLE)

@@ -11,6 +11,7 @@ from llmgen.backends.cpu.sequence import Sequence
 from llmgen.backends.cpu.states import StateLayout
 from llmgen.engine import Batch, Request, SamplingParams, Session
 from llmgen.errors import Interrupted
+from llmgen.model.kv_config import KVCacheConfig
 from llmgen.model.states import KV, Recurrent
 
 GREEDY = SamplingParams(temp=0.0, max_tokens=6, ignore_eos=True)
@@ -22,7 +23,7 @@ class RecurrentModel(FakeModel):
 
     def __init__(self, n_ctx=2048):
         super().__init__(n_ctx)
-        self.layout = StateLayout([KV(1, 16, 16), Recurrent(2)], n_ctx, 512, "f16")
+        self.layout = StateLayout([KV(1, 16, 16), Recurrent(2)], n_ctx, 512, KVCacheConfig())
 
     def new_sequence(self):
         return Sequence(self.layout)

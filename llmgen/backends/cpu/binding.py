@@ -5,6 +5,7 @@ The handles of ``model.weights`` become addresses here, once for all programs of
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,6 +111,13 @@ class Binding:
         if key not in self._tables:
             self._tables[key] = RopeTable(rope, self.n_ctx)
         return self._tables[key]
+
+    def rotations(self) -> str:
+        """A hash of all rotations: two runs with the same one rotate a position's keys by the same angles."""
+        digest = hashlib.sha256()
+        for key in sorted(self._tables):
+            digest.update(repr(key).encode())
+        return digest.hexdigest()
 
     def fill_rope(self, length: int) -> None:
         """Make the tables valid for positions 0 .. length - 1."""

@@ -5,10 +5,11 @@ The format, all numbers little-endian:
     8 bytes   b"LLMGENKV"
     uint32    version of the format (VERSION)
     uint32    bytes of the header
-    header    JSON: model (fingerprint), kv_type, n_tokens, n_prompt (leading tokens that were
-              computed as prompt), reached (Sequence.written), key_block, and layers: for each
-              state its signature; for keys and values that is [kv heads, bytes of a head's keys
-              per block, of its values, blocks kept]; and checkpoints: their lengths, ascending
+    header    JSON: model (fingerprint), kv_type, n_ctx, rotations (Binding.rotations), n_tokens,
+              n_prompt (leading tokens that were computed as prompt), reached (Sequence.written),
+              key_block, and layers: for each state its signature; for keys and values that is
+              [kv heads, bytes of a head's keys per block, of its values, blocks kept]; and
+              checkpoints: their lengths, ascending
     int32 [n_tokens]   token ids
     states    what ``Sequence.filled`` gives: for keys and values, the filled key blocks of the
               layer's heads, then the filled value blocks
@@ -37,16 +38,24 @@ import numpy as np
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.backends.cpu.sequence import Sequence as Cache
 from llmgen.backends.cpu.states import StateLayout
-from llmgen.errors import LLMGenError
+from llmgen.errors import LLMGenError, shown
 from llmgen.files import replacing
 
 MAGIC = b"LLMGENKV"
-VERSION = 1
+VERSION = 2
 _START = struct.Struct("<8sII")
 _MOST_HEADER_BYTES = 1 << 20
 _DIGEST_BYTES = 32
 _CHECKPOINTS = 2
 """How many are written: usually those before the last prompt and before its last token."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What the states were computed by: a model, and how it rotates positions, which may depend on the context."""
+
+    fingerprint: str
+    rotations: str
 
 
 @dataclass(frozen=True)
@@ -57,19 +66,20 @@ class Stored:
     n_prompt: int
 
 
-def save(path: Path, fingerprint: str, seq: Cache, tokens: Sequence[int], n_prompt: int) -> None:
+def save(path: Path, owner: Owner, seq: Cache, tokens: Sequence[int], n_prompt: int) -> None:
     """Write a sequence, whose tokens are ``tokens``, to ``path``: the whole file or nothing.
 
-    fingerprint: of the model; n_prompt: leading tokens that were computed as prompt.
-    Raises LLMGenError if it cannot be written.
+    n_prompt: leading tokens that were computed as prompt.  Raises LLMGenError if it cannot be written.
     """
     if len(tokens) != seq.length:
         raise ValueError(f"{len(tokens)} token ids for a cache of {seq.length}")
     checkpoints = seq.checkpoints.latest(_CHECKPOINTS)
     header = json.dumps(
         {
-            "model": fingerprint,
+            "model": owner.fingerprint,
             "kv_type": seq.layout.kv_type,
+            "n_ctx": seq.n_ctx,
+            "rotations": owner.rotations,
             "n_tokens": seq.length,
             "n_prompt": n_prompt,
             "reached": seq.written,
@@ -90,17 +100,17 @@ def save(path: Path, fingerprint: str, seq: Cache, tokens: Sequence[int], n_prom
         file.write(digest.digest())
 
 
-def load(path: Path, fingerprint: str, vocab_size: int, seq: Cache) -> Stored:
-    """Fill an empty sequence of the model with that fingerprint from a file.
+def load(path: Path, owner: Owner, vocab_size: int, seq: Cache) -> Stored:
+    """Fill an empty sequence of the owner's from a file.
 
     Raises LLMGenError and leaves the sequence empty if the file has another format or
-    version, is damaged, or belongs to another model or KV type.
+    version, is damaged, or belongs to another model, KV type or rotation.
     """
     if reason := _no_file(path):  # opening a pipe would wait for its writer
         raise LLMGenError(f"cannot read the prompt cache {path}: {reason}; give a file")
     try:
         with open(path, "rb") as file:
-            return _load(path, file, fingerprint, vocab_size, seq)
+            return _load(path, file, owner, vocab_size, seq)
     except BaseException as error:
         seq.clear()
         if isinstance(error, OSError):
@@ -108,10 +118,10 @@ def load(path: Path, fingerprint: str, vocab_size: int, seq: Cache) -> Stored:
         raise
 
 
-def _load(path: Path, file: BinaryIO, fingerprint: str, vocab_size: int, seq: Cache) -> Stored:
+def _load(path: Path, file: BinaryIO, owner: Owner, vocab_size: int, seq: Cache) -> Stored:
     digest = hashlib.sha256()
     header = _read_header(path, file, digest)
-    _check(path, header, fingerprint, seq.layout)
+    _check(path, header, owner, seq.layout)
     n_tokens, reached = header["n_tokens"], header["reached"]
     seq.restore(n_tokens, reached)
     filled, copied = list(seq.filled()), [len(part) for part in seq.checkpointed()]
@@ -157,10 +167,9 @@ def _read_header(path: Path, file: BinaryIO, digest: Any) -> dict[str, Any]:
         raise _damaged(path, f"its header claims {n_bytes} bytes")
     try:
         header = json.loads(_read(path, file, n_bytes, digest))
-        numbers = [header[key] for key in ("n_tokens", "n_prompt", "reached", "key_block")]
-        texts = [header[key] for key in ("model", "kv_type")]
-        lengths = header.setdefault("checkpoints", [])  # files of older versions have none
-        numbers += lengths
+        numbers = [header[key] for key in ("n_ctx", "n_tokens", "n_prompt", "reached", "key_block")]
+        texts = [header[key] for key in ("model", "kv_type", "rotations")]
+        numbers += header["checkpoints"]
         known = isinstance(header["layers"], list)
     except (ValueError, KeyError, TypeError, RecursionError):
         known, numbers, texts = False, [], []
@@ -169,13 +178,19 @@ def _read_header(path: Path, file: BinaryIO, digest: Any) -> dict[str, Any]:
     return dict(header)
 
 
-def _check(path: Path, header: dict[str, Any], fingerprint: str, layout: StateLayout) -> None:
+def _check(path: Path, header: dict[str, Any], owner: Owner, layout: StateLayout) -> None:
     """Refuse a file that does not fit this model and the options it was opened with."""
-    if header["model"] != fingerprint:
+    if header["model"] != owner.fingerprint:
         raise _refused(path, "it was made with another model")
     if header["kv_type"] != layout.kv_type:
         raise _refused(
             path, f"its KV type is {header['kv_type'][:20]}, and this run's {layout.kv_type} (--kv-type)"
+        )
+    if header["rotations"] != owner.rotations:
+        raise _refused(
+            path,
+            f"its keys were rotated for a context of {shown(header['n_ctx'])} tokens, and this model rotates "
+            f"them otherwise for one of {layout.n_ctx} (-c)",
         )
     n, reached = header["n_tokens"], header["reached"]
     if not 1 <= n <= reached <= 1 << 40 or not 0 <= header["n_prompt"] <= n:

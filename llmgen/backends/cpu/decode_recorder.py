@@ -7,11 +7,11 @@ from typing import Any
 
 from llmgen.backends.cpu.binding import BoundMatrix
 from llmgen.backends.cpu.expert_recorder import ExpertRecorder, Part, Routing
+from llmgen.backends.cpu.kernels.kv import SCORE_BYTES
 from llmgen.backends.cpu.kernels.layout import (
     ACTIVATION_FORMATS,
     KEY_BLOCK,
     MAX_COLUMNS,
-    SCORE_ROWS,
     STEP_BYTES,
     row_state_bytes,
 )
@@ -229,7 +229,7 @@ class DecodeRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder):
     def _attended(self, q: Value, state: PlacedKV, n_heads: int, scores: dict[str, Any]) -> Value:
         group = n_heads // state.n_heads
         states = self._row_states(state, group)
-        self._attend("blocks", q, state, group, scores, states, self.scratch(SCORE_ROWS * KEY_BLOCK * 4))
+        self._attend("blocks", q, state, group, scores, states, self.scratch(SCORE_BYTES))
         return self._merged(states, state, n_heads, group)
 
     def _row_states(self, state: PlacedKV, group: int) -> Value:

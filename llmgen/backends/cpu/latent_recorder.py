@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmgen.backends.cpu.binding import BoundMatrix
+from llmgen.backends.cpu.kernels.kv import attention_kernel
 from llmgen.backends.cpu.kernels.layout import latent_scratch
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Value
 from llmgen.backends.cpu.recorder import Recorder, floats_bytes, share
@@ -42,14 +43,14 @@ class LatentRecorder(Recorder):
 
     def _attend_latent(
         self,
-        kernel: str,
+        role: str,
         q: tuple[Value, Value],
         state: PlacedKV,
         n_heads: int,
         scores: dict[str, Any],
         out: Value,
     ) -> None:
-        """Emit an attention kernel over a latent cache, in which each thread computes its own part of ``out``."""
+        """Emit a role's attention kernel over a latent cache, in which each thread computes its own part of ``out``."""
         content, position = q
         scratch = self.scratch(latent_scratch(state.key_dim, state.value_dim, self.split_tokens))
         accesses: list[Access] = [
@@ -60,7 +61,7 @@ class LatentRecorder(Recorder):
             (scratch, EVERYTHING, True),
         ]
         self.emit(
-            f"latent:{kernel}_{self.kv_type}",
+            attention_kernel(role, state.keys.key, state.values.key, "latent"),
             accesses,
             q=content,
             q_position=position,

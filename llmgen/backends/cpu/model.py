@@ -37,6 +37,7 @@ from llmgen.model.archs import check_all_read, read_model
 from llmgen.model.decoder import Decoder
 from llmgen.model.fingerprint import fingerprint
 from llmgen.model.keys import MAX_CONTEXT
+from llmgen.model.kv_config import KVCacheConfig
 from llmgen.model.runs import MAX_PARTS, Part, Role, token_ids
 from llmgen.model.weights import Weights
 
@@ -66,13 +67,13 @@ class Model:
         config: Decoder,
         n_ctx: int,
         n_threads: int,
-        kv_type: str,
+        kinds: KVCacheConfig,
         level: str | None,
         progress: Progress | None,
         beside: Model | None = None,
     ) -> None:
         self.config = config
-        self.n_ctx, self.n_threads, self.kv_type = n_ctx, n_threads, kv_type
+        self.n_ctx, self.n_threads = n_ctx, n_threads
         self._file = file
         self._beside = beside
         self._lock = threading.RLock()
@@ -82,14 +83,14 @@ class Model:
         chunk = min(CHUNK if config.causal else WHOLE, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
         self.max_prompt_tokens = chunk
         """The most prompt tokens in one run of this model."""
-        self.layout = StateLayout(config.states(), n_ctx, chunk, kv_type)
+        self.layout = StateLayout(config.states(), n_ctx, chunk, kinds)
         self.max_outputs = max(MAX_COLUMNS, min(chunk, _LOGITS_BYTES // (4 * config.vocab_size)))
         if not config.causal:
             self.max_outputs = chunk
         self._binding = Binding(n_ctx)
         self._control = Control(chunk)
-        decode = DecodeRecorder(self._binding, kv_type, self._control.address)
-        prefill = PrefillRecorder(self._binding, kv_type, self._control.address, chunk, self.max_outputs)
+        decode = DecodeRecorder(self._binding, self._control.address)
+        prefill = PrefillRecorder(self._binding, self._control.address, chunk, self.max_outputs)
         self.weights = Weights(file)
         for recorder in (decode, prefill):
             config.forward(recorder, self.weights, self.layout.states)
@@ -112,7 +113,7 @@ class Model:
         file: GGUFFile,
         n_ctx: int | None = None,
         n_threads: int | None = None,
-        kv_type: str = "f16",
+        kv_type: str | KVCacheConfig = "f16",
         progress: Progress | None = None,
         level: str | None = None,
         beside: Model | None = None,
@@ -121,18 +122,20 @@ class Model:
 
         n_ctx: tokens of context, by default the model's own, as far as its cache fits into
         half of the free memory; n_threads: by default $LLMGEN_THREADS, else the
-        usable physical cores; kv_type: 'f16' or 'f32'; progress: called while kernels
-        are compiled; level: a kernel level below this CPU's best; beside: a model whose threads
-        this one shares, and whose lock: only one of them runs at a time, and it is to be closed
-        last.  The file must stay open until ``close``.  Raises UnsupportedModelError, UsageError, KernelError.
+        usable physical cores; kv_type: how keys and values are kept, as --kv-type says it;
+        progress: called while kernels are compiled; level: a kernel level below this CPU's best;
+        beside: a model whose threads this one shares, and whose lock: only one of them runs at a
+        time, and it is to be closed last.  The file must stay open until ``close``.
+        Raises UnsupportedModelError, UsageError, KernelError.
         """
+        kinds = KVCacheConfig.of(kv_type)
         config = read_model(file)
-        n_ctx = _default_context(config, kv_type) if n_ctx is None else _whole("the context (n_ctx)", n_ctx)
+        n_ctx = _default_context(config, kinds) if n_ctx is None else _whole("the context (n_ctx)", n_ctx)
         if beside is not None:
             n_threads, level = beside.n_threads, beside.kernel_level
         n_threads = default_threads() if n_threads is None else _whole("threads (n_threads)", n_threads)
         _check_sizes(n_ctx, n_threads)
-        return cls(file, config, n_ctx, n_threads, kv_type, level, progress, beside)
+        return cls(file, config, n_ctx, n_threads, kinds, level, progress, beside)
 
     # ---- facts ----------------------------------------------------------------------
 
@@ -147,6 +150,11 @@ class Model:
         return self._library.level
 
     @property
+    def kv_type(self) -> str:
+        """How keys and values are kept, as --kv-type says it."""
+        return self.layout.kv_type
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of KV cache that one more token takes, windows not yet full."""
         return self.layout.bytes_per_token
@@ -158,13 +166,17 @@ class Model:
 
     # ---- files ----------------------------------------------------------------------
 
+    @property
+    def _cache_owner(self) -> cache_file.Owner:
+        return cache_file.Owner(self.fingerprint, self._binding.rotations())
+
     def save_sequence(self, path: Path, seq: Sequence, tokens: Tokens[int], n_prompt: int) -> None:
         """Write a sequence to a file; see ``cache_file.save``."""
-        cache_file.save(path, self.fingerprint, seq, tokens, n_prompt)
+        cache_file.save(path, self._cache_owner, seq, tokens, n_prompt)
 
     def load_sequence(self, path: Path, seq: Sequence) -> cache_file.Stored:
         """Fill an empty sequence from a file; see ``cache_file.load``."""
-        return cache_file.load(path, self.fingerprint, self.config.vocab_size, seq)
+        return cache_file.load(path, self._cache_owner, self.config.vocab_size, seq)
 
     # ---- running --------------------------------------------------------------------
 
@@ -368,19 +380,23 @@ def _whole(name: str, value: object) -> int:
 
 
 def dry_run(
-    file: GGUFFile, n_ctx: int | None = None, kv_type: str = "f16", n_threads: int | None = None
+    file: GGUFFile,
+    n_ctx: int | None = None,
+    kv_type: str | KVCacheConfig = "f16",
+    n_threads: int | None = None,
 ) -> tuple[Decoder, StateLayout]:
     """The architecture and layout that ``Model.load`` would use for a file, without kernels, threads or memory.
 
     The forward pass is recorded once, which checks every tensor's name, shape and type.
     Raises as ``load`` does.
     """
+    kinds = KVCacheConfig.of(kv_type)
     config = read_model(file)
-    n_ctx = _default_context(config, kv_type) if n_ctx is None else n_ctx
+    n_ctx = _default_context(config, kinds) if n_ctx is None else n_ctx
     _check_sizes(n_ctx, default_threads() if n_threads is None else n_threads)
-    layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kv_type)
+    layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kinds)
     weights = Weights(file)
-    config.forward(DecodeRecorder(Binding(n_ctx), kv_type, 0), weights, layout.states)
+    config.forward(DecodeRecorder(Binding(n_ctx), 0), weights, layout.states)
     check_all_read(file, weights, config)
     return config, layout
 
@@ -393,12 +409,12 @@ def _check_sizes(n_ctx: int, n_threads: int) -> None:
         raise UsageError(f"{shown(n_threads)} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
 
 
-def _default_context(config: Decoder, kv_type: str) -> int:
+def _default_context(config: Decoder, kinds: KVCacheConfig) -> int:
     """The model's own context, halved until its cache takes at most half of the free memory."""
     n_ctx = config.context_length
     free = available_bytes()
     while free is not None and n_ctx > _LEAST_CONTEXT:
-        layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kv_type)
+        layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kinds)
         if layout.bytes_for(n_ctx) <= free // 2:
             break
         n_ctx = max(n_ctx // 2, _LEAST_CONTEXT)

@@ -8,10 +8,9 @@ from typing import Any
 from llmgen.backends.cpu.binding import Binding, BoundMatrix
 from llmgen.backends.cpu.expert_recorder import ExpertRecorder, Part, Routing
 from llmgen.backends.cpu.kernels.arguments import Binary, Panel
+from llmgen.backends.cpu.kernels.kv import SCORE_BYTES
 from llmgen.backends.cpu.kernels.layout import (
-    KEY_BLOCK,
     PANEL_ROWS,
-    SCORE_ROWS,
     STEP_BYTES,
     TILE_BLOCK,
     TILE_TOKENS,
@@ -36,8 +35,8 @@ class PrefillRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder):
 
     split_tokens = 1
 
-    def __init__(self, binding: Binding, kv_type: str, control: int, chunk: int, max_outputs: int) -> None:
-        super().__init__(binding, kv_type, control)
+    def __init__(self, binding: Binding, control: int, chunk: int, max_outputs: int) -> None:
+        super().__init__(binding, control)
         self.max_tokens, self.max_outputs = chunk, max_outputs
 
     def whole_tokens(self, n: int) -> Value:
@@ -164,7 +163,7 @@ class PrefillRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder):
         out = self.value(n_heads * state.value_dim, private=False, partition=("attended", state.key_offset))
         group = n_heads // state.n_heads
         row = 4 * state.key_dim + row_state_bytes(state.value_dim)
-        nbytes = SCORE_ROWS * KEY_BLOCK * 4 + TILE_TOKENS * group * row + 64
+        nbytes = SCORE_BYTES + TILE_TOKENS * group * row + 64
         self._attend("tiles", q, state, group, scores, out, self.scratch(nbytes))
         return out
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from llmgen.backends.cpu.binding import Binding, BoundMatrix
 from llmgen.backends.cpu.kernels.arguments import table_of
+from llmgen.backends.cpu.kernels.kv import attention_kernel
 from llmgen.backends.cpu.kernels.layout import ACTIVATION_FORMATS, COLUMN_SUMS, FIELDS, MAX_COLUMNS
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Step, Stream, Value
 from llmgen.backends.cpu.states import PlacedKV
@@ -78,9 +79,9 @@ class Recorder(ABC):
     max_tokens: int
     max_outputs: int
 
-    def __init__(self, binding: Binding, kv_type: str, control: int) -> None:
+    def __init__(self, binding: Binding, control: int) -> None:
         """binding: of the model's weights; control: address of the control block."""
-        self.binding, self.kv_type, self.control = binding, kv_type, control
+        self.binding, self.control = binding, control
         self.steps: list[Step] = []
         self.logits_value: Value | None = None
 
@@ -246,27 +247,16 @@ class Recorder(ABC):
     def _head_partition(self, n_heads: int) -> Hashable: ...
 
     def store(self, k: Value, v: Value, state: PlacedKV) -> None:
+        self._cache_written = Value(0, 0, 0, False)  # stands for the cache's memory between store and attend
+        self._store(f"cache:keys_{state.keys.key}", k, state.key_dim, state.key_offset, state)
+        self._store(f"cache:values_{state.values.key}", v, state.value_dim, state.value_offset, state)
+
+    def _store(self, kernel: str, x: Value, n: int, at: int, state: PlacedKV) -> None:
+        """Emit the step that concatenates x, n numbers a head, to the part of the cache at ``at``."""
         first, last = self._head_range(state.n_heads)
         partition = self._head_partition(state.n_heads)
-        self._cache_written = Value(0, 0, 0, False)  # stands for the cache's memory between store and attend
-        accesses: list[Access] = [
-            (k, partition, False),
-            (v, partition, False),
-            (self._cache_written, partition, True),
-        ]
-        self.emit(
-            f"cache:store_{self.kv_type}",
-            accesses,
-            k=k,
-            v=v,
-            first=first,
-            last=last,
-            key_dim=state.key_dim,
-            value_dim=state.value_dim,
-            k_at=state.key_offset,
-            v_at=state.value_offset,
-            blocks=state.blocks,
-        )
+        accesses: list[Access] = [(x, partition, False), (self._cache_written, partition, True)]
+        self.emit(kernel, accesses, x=x, first=first, last=last, n=n, at=at, blocks=state.blocks)
 
     def attend(
         self,
@@ -296,7 +286,7 @@ class Recorder(ABC):
 
     def _attend(
         self,
-        kernel: str,
+        role: str,
         q: Value,
         state: PlacedKV,
         group: int,
@@ -304,7 +294,7 @@ class Recorder(ABC):
         out: Value,
         scratch: Value,
     ) -> None:
-        """Emit an attention kernel, in which each thread computes its own part of ``out``."""
+        """Emit the attention kernel of a role, in which each thread computes its own part of ``out``."""
         accesses: list[Access] = [
             (q, EVERYTHING, False),
             (self._cache_written, EVERYTHING, False),
@@ -312,7 +302,7 @@ class Recorder(ABC):
             (scratch, EVERYTHING, True),
         ]
         self.emit(
-            f"attention:{kernel}_{self.kv_type}",
+            attention_kernel(role, state.keys.key, state.values.key),
             accesses,
             q=q,
             n_kv=state.n_heads,

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, key_block_bytes, value_block_bytes
+from llmgen.backends.cpu.kernels.kv import TABLE, KVKind
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.errors import UsageError
+from llmgen.model.kv_config import KVCacheConfig
 from llmgen.model.states import KV, Latent, Recurrent, State
 
-KV_BYTES = {"f16": 2, "f32": 4}
-"""Bytes of a stored value by KV type."""
 UNBOUNDED = 1 << 40
 """The window of a layer without one."""
 
@@ -51,7 +51,7 @@ class PlacedState(Protocol):
 
 @dataclass(frozen=True)
 class PlacedKV:
-    """Keys, then values, each per kv head in blocks of KEY_BLOCK positions (see kernels/cache.py).
+    """Keys, then values, each per kv head in blocks of KEY_BLOCK positions (see kernels/kv).
 
     A latent state is placed as one head, whose keys are the position parts and whose values the contents.
     Position p lives in block (p // KEY_BLOCK) % blocks.  With a sliding window the blocks
@@ -66,20 +66,22 @@ class PlacedKV:
     chunked: bool  # the window begins at its multiples
     causal: bool  # a query sees none behind its own
     blocks: int  # key blocks kept
-    element: int  # bytes of one value
+    keys: KVKind
+    values: KVKind
     key_offset: int
     value_offset: int
     nbytes: int
     needs_checkpoint = False
 
     @classmethod
-    def place(cls, spec: KV, offset: int, n_ctx: int, chunk: int, element: int) -> PlacedKV:
+    def place(cls, spec: KV, offset: int, n_ctx: int, chunk: int, kinds: KVCacheConfig) -> PlacedKV:
         """At ``offset``, for n_ctx tokens of which up to ``chunk`` are written in one run."""
         blocks = -(-n_ctx // KEY_BLOCK)
         if spec.window:
             blocks = min(blocks, -(-(spec.window + chunk) // KEY_BLOCK) + 1)
-        keys = page(key_block_bytes(spec.key_dim, element) * blocks * spec.n_heads)
-        values = page(value_block_bytes(spec.value_dim, element) * blocks * spec.n_heads)
+        keys, values = TABLE[kinds.k], TABLE[kinds.v]
+        key_bytes = page(keys.key_bytes(spec.key_dim) * blocks * spec.n_heads)
+        value_bytes = page(values.value_bytes(spec.value_dim) * blocks * spec.n_heads)
         return cls(
             spec.n_heads,
             spec.key_dim,
@@ -88,21 +90,22 @@ class PlacedKV:
             spec.chunked,
             spec.causal,
             blocks,
-            element,
+            keys,
+            values,
             key_offset=offset,
-            value_offset=offset + keys,
-            nbytes=keys + values,
+            value_offset=offset + key_bytes,
+            nbytes=key_bytes + value_bytes,
         )
 
     @property
     def key_bytes(self) -> int:
         """Bytes of one head's keys per block."""
-        return key_block_bytes(self.key_dim, self.element)
+        return self.keys.key_bytes(self.key_dim)
 
     @property
     def value_bytes(self) -> int:
         """Bytes of one head's values per block."""
-        return value_block_bytes(self.value_dim, self.element)
+        return self.values.value_bytes(self.value_dim)
 
     def bytes_for(self, n_tokens: int) -> int:
         return (
@@ -175,28 +178,39 @@ class PlacedRecurrent:
 class StateLayout:
     """The states of a sequence, one after the other.
 
-    kv_type: the number format of keys and values, one of KV_BYTES.  chunk: tokens that one
-    run may write.  Raises UsageError.
+    kinds: of the numbers that keys and values are kept in.  chunk: tokens that one run may
+    write.  Raises UsageError.
     """
 
-    def __init__(self, specs: list[State], n_ctx: int, chunk: int, kv_type: str) -> None:
-        if kv_type not in KV_BYTES:
+    def __init__(self, specs: list[State], n_ctx: int, chunk: int, kinds: KVCacheConfig) -> None:
+        self.n_ctx, self.kinds = n_ctx, kinds
+        self._specs, self._chunk = specs, chunk
+        if (kinds.c or kinds.r) and not any(isinstance(spec, Latent) for spec in specs):
             raise UsageError(
-                f"unknown KV cache type {kv_type!r}; choose one of {', '.join(KV_BYTES)} (--kv-type)"
+                "c= and r= are for latent attention, which this model does not have; use k= and v= (--kv-type)"
             )
-        self.n_ctx, self.kv_type = n_ctx, kv_type
         self.states: list[PlacedKV | PlacedRecurrent] = []
         self.nbytes = 0
         for spec in specs:
             placed: PlacedKV | PlacedRecurrent
+            of = kinds
             if isinstance(spec, Latent):
-                spec = KV(1, spec.position_dim, spec.content_dim, spec.window)
+                spec, of = KV(1, spec.position_dim, spec.content_dim, spec.window), kinds.latent
             if isinstance(spec, KV):
-                placed = PlacedKV.place(spec, self.nbytes, n_ctx, chunk, KV_BYTES[kv_type])
+                placed = PlacedKV.place(spec, self.nbytes, n_ctx, chunk, of)
             else:
                 placed = PlacedRecurrent.place(spec, self.nbytes)
             self.states.append(placed)
             self.nbytes += placed.nbytes
+
+    @property
+    def kv_type(self) -> str:
+        """The kinds in one word, as --kv-type takes them."""
+        return str(self.kinds)
+
+    def of_kind(self, kinds: KVCacheConfig) -> StateLayout:
+        """The same states with keys and values of other kinds."""
+        return StateLayout(self._specs, self.n_ctx, self._chunk, kinds)
 
     @property
     def needs_checkpoint(self) -> bool:

@@ -25,13 +25,21 @@ from llmgen.cli.common.signatures import option as keyword
 from llmgen.cli.common.signatures import parameters_of, with_parameters
 from llmgen.engine.speculation.config import MOST_GUESSES, SpeculativeConfig
 from llmgen.errors import UsageError
+from llmgen.model.kv_config import KV_KINDS
 from llmgen.sampling.params import OTHER_NAMES, Option, SamplingParams, option_named, option_table
 
 THREADS_VARIABLE = "LLMGEN_THREADS"
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+_KV_TYPE_METAVAR = "KIND"
+_KV_TYPE_HELP = f"kind of the KV cache ({', '.join(KV_KINDS)}); k=KIND,v=KIND for keys and values apart"
 KVTypeOption = Annotated[
     str | None,
-    typer.Option("--kv-type", metavar="f16|f32", help="Type of the KV cache.", show_default="f16"),
+    typer.Option(
+        "--kv-type",
+        metavar=_KV_TYPE_METAVAR,
+        help=f"{_KV_TYPE_HELP[0].upper()}{_KV_TYPE_HELP[1:]}.",
+        show_default="f16",
+    ),
 ]
 
 _SHORT = {"max_tokens": "-n"}
@@ -102,7 +110,7 @@ def model_options(command: Callable[..., None]) -> Callable[..., None]:
                 *("n_threads", int, "threads", "usable physical cores", "-t", "--threads"),
                 envvar=THREADS_VARIABLE,
             ),
-            _parameter("kv_type", str, "type of the KV cache", "f16", "--kv-type", metavar="f16|f32"),
+            _parameter("kv_type", str, _KV_TYPE_HELP, "f16", "--kv-type", metavar=_KV_TYPE_METAVAR),
         ],
         lambda values: EngineOptions(**values),
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmgen.cli.common.options import EngineOptions
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.gguf import GGMLType, GGUFFile
 from llmgen.gguf.types import WEIGHT_TYPES
 from llmgen.quantize.mixes import MIXES
+
+if TYPE_CHECKING:
+    from llmgen.backends.cpu.states import StateLayout
 
 _TOKEN_ID = ("tokenizer.ggml.", "_token_id")
 _TEMPLATE = "tokenizer.chat_template"
@@ -142,6 +145,7 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
     from llmgen.backends.cpu.model import dry_run
     from llmgen.backends.cpu.runtime.threads import default_threads
     from llmgen.cli.common.machine import kernel_level
+    from llmgen.model.kv_config import KV_KINDS
     from llmgen.model.states import KV
 
     try:
@@ -166,6 +170,15 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
         "kv_type": layout.kv_type,
         "kv_bytes_per_token": layout.bytes_per_token,
         "kv_bytes_per_context": layout.bytes_for(layout.n_ctx),
+        "kv_kinds": {kind: _kv_bytes(layout, kind) for kind in KV_KINDS},
         "threads": engine.n_threads or default_threads(),
         "kernel_level": kernel_level(),
     }
+
+
+def _kv_bytes(layout: StateLayout, kind: str) -> dict[str, int]:
+    """Bytes of a token and of the whole context if keys and values were of this kind."""
+    from llmgen.model.kv_config import KVCacheConfig
+
+    other = layout.of_kind(KVCacheConfig.of(kind))
+    return {"bytes_per_token": other.bytes_per_token, "bytes_per_context": other.bytes_for(other.n_ctx)}

@@ -30,7 +30,7 @@ from llmgen.cli.common.templates import (
 from llmgen.cli.common.texts import as_message, piped_text, read_text, typed_text, with_documents
 from llmgen.cli.run.answers import Form, Head, print_beams, print_samples
 from llmgen.cli.run.manifest import head, perform
-from llmgen.cli.terminal.output import note, print_json
+from llmgen.cli.terminal.output import note, print_json, size
 from llmgen.cli.terminal.plain import WrapOption, answer_writer
 from llmgen.cli.terminal.progress import Bar, PromptBar
 from llmgen.cli.terminal.streaming import follow
@@ -162,7 +162,7 @@ def command(
         with _stream(llm, ids, sampling, prompt_cache) as stream:
             result = _print_json(stream, form.head) if json else _print_text(stream, form)
         if stats:
-            _note_stats(result)
+            _note_stats(result, llm)
         else:
             note_cuts([result], llm.n_ctx)
         if not stats and not json and sampling.seed is None and not sampling.greedy:
@@ -292,8 +292,8 @@ def _print_json(stream: GenerationStream, head: Head) -> GenerationResult:
             print_json({**head(stream.result), **stream.result.as_dict()})
 
 
-def _note_stats(result: GenerationResult) -> None:
-    """Speeds and the seed, on stderr."""
+def _note_stats(result: GenerationResult, llm: LLM) -> None:
+    """Speeds, the cache's size and the seed, on stderr."""
     t = result.timings
     cached = f" ({t.cached_tokens} of them cached)" if t.cached_tokens else ""
     first = "" if t.ttft_s is None else f", first token after {t.ttft_s:.3f} s"
@@ -302,6 +302,10 @@ def _note_stats(result: GenerationResult) -> None:
     note(f"answer: {result.completion_tokens} tokens in {t.decode_s:.3f} s{_rate(t.decode_tokens_per_s)}")
     if (guesses := guessing_note(result)) is not None:
         note(guesses)
+    layout, n = llm.model.layout, result.prompt_tokens + result.completion_tokens
+    note(
+        f"KV cache: {layout.kv_type}, {layout.bytes_per_token:,} bytes a token, {size(layout.bytes_for(n))} for {n}"
+    )
     note(f"ended: {result.finish_reason} ({result.finish_detail}); seed {result.seed}")
 
 

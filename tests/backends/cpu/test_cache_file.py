@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from archs import build_arch
+from archs import build_arch, build_variant
 from engines import engine
 from llmgen.backends.cpu.cache_file import VERSION
 from llmgen.backends.cpu.model import Model
@@ -29,7 +29,11 @@ def stored(model: Model, path: Path, ids: list[int] = IDS) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("name", "kv_type"), [("llama-dense", "f16"), ("gemma3-dense", "f32"), ("gemma2-dense", "f16")]
+    ("name", "kv_type"),
+    [
+        *(("llama-dense", "f16"), ("gemma3-dense", "f32"), ("gemma2-dense", "f16"), ("llama-dense", "q8_0")),
+        *(("gemma3-dense", "k=nf4,v=q4_0"),),
+    ],
 )
 def test_a_loaded_cache_gives_the_same_logits(tmp_path: Path, name: str, kv_type: str) -> None:
     path = tmp_path / "cache"
@@ -59,6 +63,32 @@ def test_another_context_length_is_fine_as_long_as_it_fits(tmp_path: Path) -> No
             model.load_sequence(path, model.new_sequence())
 
 
+def test_a_cache_that_was_rotated_for_another_context_is_refused(tmp_path: Path) -> None:
+    """LongRoPE has one set of factors up to the trained context and one beyond it."""
+    scaled = {
+        "rope.scaling.type": ("STRING", "longrope"),
+        "rope.scaling.original_context_length": ("UINT32", 200),
+        "context_length": ("UINT32", 512),
+    }
+    reshaped = {"rope_factors_long.weight": [64], "rope_factors_short.weight": [64]}
+    model_path = build_variant(
+        *("llama-dense", "contexts"),
+        set_keys=scaled,
+        reshape=reshaped,
+        drop_tensors=("rope_freqs.weight",),
+    )
+    path = tmp_path / "cache"
+    with engine(model_path, n_ctx=200) as model:
+        expected = stored(model, path)
+    with engine(model_path, n_ctx=180) as model:  # the same factors
+        seq = model.new_sequence()
+        model.load_sequence(path, seq)
+        np.testing.assert_array_equal(model.decode([seq], [7])[0], expected)
+    with engine(model_path, n_ctx=256) as model:
+        with pytest.raises(LLMGenError, match="rotated for a context of 200 tokens.*for one of 256"):
+            model.load_sequence(path, model.new_sequence())
+
+
 def test_other_models_types_and_versions_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "cache"
     with engine(build_arch("llama-dense")) as model:
@@ -79,6 +109,9 @@ def test_other_models_types_and_versions_are_refused(tmp_path: Path) -> None:
         assert seq.length == 0
     with engine(build_arch("llama-dense"), kv_type="f16") as model:
         with pytest.raises(LLMGenError, match="KV type is f32, and this run's f16"):
+            model.load_sequence(path, model.new_sequence())
+    with engine(build_arch("llama-dense"), kv_type="k=f32,v=q8_0") as model:
+        with pytest.raises(LLMGenError, match="this run's k=f32,v=q8_0"):
             model.load_sequence(path, model.new_sequence())
     for other in (build_arch("qwen2-dense"), build_arch("llama-dense", "f16")):
         with engine(other) as model:

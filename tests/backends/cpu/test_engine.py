@@ -12,6 +12,7 @@ from archs import CHANGED, SPECS, UNORDERED, build_arch, build_changed, build_va
 from engines import engine, in_chunks, one_by_one
 from llmgen.backends.cpu.states import StateLayout
 from llmgen.errors import ContextFullError, Interrupted, UsageError
+from llmgen.model.kv_config import KVCacheConfig
 from llmgen.model.runs import Part
 from llmgen.model.states import KV, Recurrent
 from naive import logits, nmse
@@ -171,7 +172,7 @@ def bit_variants() -> list[Path]:
 
 
 @pytest.mark.parametrize("index", range(10))
-@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0", "k=nf4,v=q4_0"])
 def test_chunks_and_threads_do_not_change_a_bit(index: int, kv_type: str) -> None:
     path, tokens = bit_variants()[index], np.random.default_rng(6).integers(0, 128, 150)
     results = []
@@ -280,7 +281,7 @@ def test_a_run_that_a_signal_stopped_is_made_again_only_where_states_can_be_cut(
     """A recurrent state may have been advanced already: a second run would advance it twice."""
     states = [KV(2, 16, 16), Recurrent(8)] if recurrent else [KV(2, 16, 16)]
     with engine(build_arch("llama-dense"), n_ctx=64) as model:
-        model.layout = StateLayout(states, 64, model.max_prompt_tokens, "f16")
+        model.layout = StateLayout(states, 64, model.max_prompt_tokens, KVCacheConfig())
         seq, runs = model.new_sequence(), []
 
         def advance(*table: int) -> bool:

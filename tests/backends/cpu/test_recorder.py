@@ -21,7 +21,7 @@ RUN = 4096  # the address of a control block that nobody reads here
 
 def recorders() -> list[Any]:
     binding = Binding(64)
-    return [DecodeRecorder(binding, "f32", RUN), PrefillRecorder(binding, "f32", RUN, 16, 1)]
+    return [DecodeRecorder(binding, RUN), PrefillRecorder(binding, RUN, 16, 1)]
 
 
 @pytest.mark.parametrize("recorder", recorders())

@@ -10,13 +10,14 @@ from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.backends.cpu.sequence import Sequence
 from llmgen.backends.cpu.states import PlacedKV, PlacedRecurrent, StateLayout
 from llmgen.errors import ContextFullError, LLMGenError, UsageError
+from llmgen.model.kv_config import KVCacheConfig
 from llmgen.model.states import KV, Latent, Recurrent
 
 MIXED = [KV(2, 16, 16), Recurrent(24), KV(1, 32, 32, window=100)]
 
 
 def layout(*specs: KV | Latent | Recurrent, n_ctx: int = 1024, kv_type: str = "f16") -> StateLayout:
-    return StateLayout(list(specs), n_ctx, 64, kv_type)
+    return StateLayout(list(specs), n_ctx, 64, KVCacheConfig.of(kv_type))
 
 
 def advance(seq: Sequence, n: int, mark: int) -> None:
@@ -54,8 +55,8 @@ def test_states_lie_behind_one_another_on_pages_of_their_own() -> None:
     assert placed.nbytes == end
 
 
-@pytest.mark.parametrize(("kv_type", "element"), [("f16", 2), ("f32", 4)])
-def test_bytes(kv_type: str, element: int) -> None:
+@pytest.mark.parametrize(("kv_type", "element"), [("f16", 2), ("f32", 4), ("bf16", 2)])
+def test_bytes_of_floats(kv_type: str, element: int) -> None:
     assert layout(KV(3, 20, 20), kv_type=kv_type).bytes_per_token == 3 * (20 + 32) * element
     assert layout(KV(2, 24, 40), kv_type=kv_type).bytes_per_token == 2 * (24 + 48) * element
     ring = layout(KV(1, 16, 16, window=100), kv_type=kv_type)
@@ -66,9 +67,22 @@ def test_bytes(kv_type: str, element: int) -> None:
     assert layout(Recurrent(10)).bytes_per_token == 0
 
 
-def test_an_unknown_kv_type_is_refused() -> None:
-    with pytest.raises(UsageError, match="unknown KV cache type 'f8'"):
-        layout(KV(1, 16, 16), kv_type="f8")
+@pytest.mark.parametrize(
+    ("kv_type", "head", "key", "value"),
+    [
+        ("q8_0", 64, 64 + 2 * 2, 64 + 2 * 2),
+        ("q4_0", 64, 32 + 2 * 2, 32 + 2 * 2),
+        ("nf4", 64, 32 + 2, 32 + 2),
+        ("q8_0", 80, 80 + 3 * 2, 80 + 3 * 2),  # blocks of 32, 32 and 16
+        ("q4_0", 72, 36 + 3 * 2, 48 + 3 * 2),  # values are padded to 16 bytes
+        ("nf4", 96, 48 + 2 * 2, 48 + 2 * 2),
+        ("nf4", 5, 3 + 2, 16 + 2),
+        ("k=q8_0,v=f16", 64, 64 + 2 * 2, 64 * 2),
+        ("k=f32,v=nf4", 128, 128 * 4, 64 + 2 * 2),
+    ],
+)
+def test_bytes_of_scaled_kinds(kv_type: str, head: int, key: int, value: int) -> None:
+    assert layout(KV(3, head, head), kv_type=kv_type).bytes_per_token == 3 * (key + value)
 
 
 def test_signatures_tell_layouts_apart() -> None:
@@ -187,3 +201,10 @@ def test_a_sequence_without_recurrent_states_needs_no_checkpoint() -> None:
     assert [seq.cut_point(n) for n in (30, 17, 1)] == [30, 17, 1]
     with pytest.raises(LLMGenError, match="choose 0 to 30"):
         seq.truncate(31)
+
+
+def test_the_parts_of_a_latent_state_have_kinds_of_their_own() -> None:
+    [state] = layout(Latent(64, 32), kv_type="c=q8_0,r=f32").states
+    assert (state.values.key, state.keys.key) == ("q8_0", "f32")
+    with pytest.raises(UsageError, match="c= and r= are for latent attention"):
+        layout(KV(2, 16, 16), kv_type="c=q8_0")

@@ -15,6 +15,9 @@ from llmgen.errors import ContextFullError, Interrupted
 from naive import nmse
 
 N_CTX = 2048
+LIMITS = {"f16": 1e-5, "f32": 1e-5, "q8_0": 1e-4, "k=nf4,v=q4_0": 3e-2}
+"""Generated tokens are not computed like prompts, bit for bit: by KV type, how far that may move the logits.
+A code may be rounded the other way, which counts for more where there are few."""
 
 
 def append(model: Model, seq: Any, tokens: list[int], rng: random.Random) -> None:
@@ -67,7 +70,7 @@ def stopped(model: Model, seq: Any, tokens: list[int], rng: random.Random) -> No
     tokens += new[: seq.length - len(tokens)]
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("kv_type", LIMITS)
 @pytest.mark.parametrize("name", ["gemma3-dense", "gemma2-dense", "llama-dense"])
 def test_walk(name: str, kv_type: str) -> None:
     rng = random.Random(f"{name} {kv_type}")
@@ -87,16 +90,16 @@ def test_walk(name: str, kv_type: str) -> None:
                 action(model, seq, tokens, rng)
             assert seq.length == len(tokens)
             if number % 4 == 3 and 0 < len(tokens) < N_CTX:
-                check(model, seq, tokens)
+                check(model, seq, tokens, LIMITS[kv_type])
 
 
-def check(model: Model, seq: Any, tokens: list[int]) -> None:
+def check(model: Model, seq: Any, tokens: list[int], limit: float) -> None:
     """The next token's logits are those of a fresh sequence, and the cut afterwards loses nothing."""
     fresh = model.new_sequence()
     model.prefill(fresh, tokens, logits="none")
     expected = model.decode([fresh], [7]).copy()
     ours = model.decode([seq], [7])
-    assert nmse(ours, expected) < 1e-5  # generated tokens are not computed like prompts, bit for bit
+    assert nmse(ours, expected) < limit
     fresh.close()
     tokens.append(7)
 

@@ -42,7 +42,8 @@ def test_options_stand_in_panels(command: str) -> None:
 def test_values_of_choices() -> None:
     text = " ".join(shown("run").split())
     for choice in (
-        "--kv-type f16|f32",
+        "--kv-type KIND",
+        "(f32, f16, bf16, q8_0, q4_0, nf4)",
         "--context-full stop|shift",
         "--logprobs-mode raw|processed",
         "--mirostat 0|1|2",

@@ -75,18 +75,14 @@ class Rope(NamedTuple):
 
 
 class Store(NamedTuple):
-    """cache: the keys and values of kv heads first..last."""
+    """cache: the keys, or the values, of kv heads first..last."""
 
-    k: Any
-    k_stride: Any
-    v: Any
-    v_stride: Any
+    x: Any
+    x_stride: Any
     first: Any
     last: Any
-    key_dim: Any  # values of a head's key
-    value_dim: Any
-    k_at: Any  # bytes from the sequence's cache to this layer's keys
-    v_at: Any  # ... and values
+    n: Any  # numbers of a head's key or value
+    at: Any  # bytes from the sequence's cache to this layer's keys or values
     blocks: Any  # key blocks that the layer keeps
     split_tokens: Any
     control: Any

@@ -5,7 +5,7 @@ tile of tokens in a prompt, share the keys they read.  The blocks are fixed, so 
 depends neither on the threads nor on how a prompt is cut into runs.  Memory is
 a few kilobytes a thread.
 
-Scratch: the scores of SCORE_ROWS rows; for a prompt behind them the queries of a tile and
+Scratch: SCORE_BYTES for the scores of SCORE_ROWS rows; for a prompt behind them the queries of a tile and
 kv head, f32 [tokens][group][key_dim], and the states of these rows.
 """
 
@@ -32,14 +32,21 @@ from llmgen.backends.cpu.kernels.attention_rows import (
     merge_row,
     over_block_of,
     state_size,
-    width_of,
     write_row,
 )
-from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, SCORE_ROWS, TILE_TOKENS
+from llmgen.backends.cpu.kernels.kv import (
+    SCORE_BYTES,
+    KVKind,
+    key_group_bytes,
+    kinds_of,
+    value_block_bytes,
+)
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, TILE_TOKENS
 from llmgen.backends.cpu.kernels.pointwise import copy_floats
 from llmgen.backends.cpu.kernels.simd import load_i64
 
 at, combine_at = places(Attend), places(Combine)
+group_bytes_of, block_bytes_of = inline(key_group_bytes), inline(value_block_bytes)
 
 
 @inline
@@ -69,16 +76,18 @@ def same_cache(control, first, last):  # type: ignore[no-untyped-def]
     return t - first
 
 
-def _make(size: int) -> tuple[Any, Any]:
-    """The steps for generated and for prompt tokens, with a cache of values of ``size`` bytes."""
+def _make(role: str, keys: KVKind, values: KVKind) -> Any:
+    """The step for generated tokens ("blocks") or prompt tokens ("tiles") over a cache of these kinds."""
+    key_bits, key_scales, value_bits, value_scales = keys.bits, keys.block, values.bits, values.block
 
     @inline
     def keys_values(args, base, h, block):  # type: ignore[no-untyped-def]
         """Where the keys and the values of a block of kv head h lie; base: the sequence's cache."""
         blocks = arg(args, at.blocks)
-        slot = (h * blocks + block % blocks) * KEY_BLOCK
-        keys = base + arg(args, at.k_at) + slot * arg(args, at.key_dim) * size
-        return keys, base + arg(args, at.v_at) + slot * width_of(arg(args, at.value_dim)) * size
+        slot = h * blocks + block % blocks
+        k_bytes = group_bytes_of(arg(args, at.key_dim), key_bits, key_scales) * (KEY_BLOCK // KEY_GROUP)
+        v_bytes = block_bytes_of(arg(args, at.value_dim), value_bits, value_scales)
+        return base + arg(args, at.k_at) + slot * k_bytes, base + arg(args, at.v_at) + slot * v_bytes
 
     @inline
     def last_seen(args, t):  # type: ignore[no-untyped-def]
@@ -108,7 +117,7 @@ def _make(size: int) -> tuple[Any, Any]:
         return keys_values(args, base, h, block)
 
     def over(asks: bool) -> Any:
-        over_block = over_block_of(size, asks)
+        over_block = over_block_of(keys, values, asks)
 
         @inline
         def attend(args, where, block, low, high, n, q, scores, state):  # type: ignore[no-untyped-def]
@@ -123,7 +132,7 @@ def _make(size: int) -> tuple[Any, Any]:
 
         return attend
 
-    attend_asking, attend_only = over(True), over(False)
+    attend = over(role == "blocks")
 
     def attend_blocks(args: int, thread: int, n_threads: int) -> None:
         """Generated tokens: every (token, kv head, key block) is a unit of work; its row states go to out.
@@ -164,7 +173,7 @@ def _make(size: int) -> tuple[Any, Any]:
                     state = states + (block - first) * group * state_bytes
                     clear_rows(state, group, position, value_dim, slopes, sinks if block == first else 0)
                     scores = arg(args, at.scratch)
-                    attend_asking(args, where, block, position, position, group, q, scores, state)
+                    attend(args, where, block, position, position, group, q, scores, state)
 
     def attend_tiles(args: int, thread: int, n_threads: int) -> None:
         """Prompt tokens: a unit of work is a tile of eight tokens times one kv head, over all its blocks.
@@ -177,7 +186,7 @@ def _make(size: int) -> tuple[Any, Any]:
         state_bytes = state_size(value_dim)
         n_tokens = control_field(control, CONTROL_TOKENS)
         scores = arg(args, at.scratch)
-        queries = scores + SCORE_ROWS * KEY_BLOCK * 4
+        queries = scores + SCORE_BYTES
         state = queries + TILE_TOKENS * group * key_dim * 4
         unit = 0
         for tile in range(0, n_tokens, TILE_TOKENS):
@@ -199,7 +208,7 @@ def _make(size: int) -> tuple[Any, Any]:
                     for block in range(first_block(low, arg(args, at.window)), high // KEY_BLOCK + 1):
                         k, v = keys_values(args, base, h, block)
                         where = (k, v, k, v)
-                        attend_only(args, where, block, low, high, count * group, queries, scores, state)
+                        attend(args, where, block, low, high, count * group, queries, scores, state)
                     for t in range(count):
                         out = arg(args, at.out) + (t0 + t) * arg(args, at.out_stride)
                         out += 4 * h * group * value_dim
@@ -208,11 +217,12 @@ def _make(size: int) -> tuple[Any, Any]:
                             write_row(row, out + 4 * g * value_dim, value_dim)
                     t0 += count
 
-    return step(attend_blocks), step(attend_tiles)
+    return step(attend_blocks if role == "blocks" else attend_tiles)
 
 
-blocks_f16, tiles_f16 = _make(2)
-blocks_f32, tiles_f32 = _make(4)
+def __getattr__(name: str) -> Any:
+    """The kernel for a role and two kinds, such as blocks_q8_0_f16, made when it is asked for."""
+    return _make(*kinds_of(name))
 
 
 @step

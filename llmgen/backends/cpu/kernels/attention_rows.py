@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
 
-from llmgen.backends.cpu.kernels import half
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.dot import AVX512
 from llmgen.backends.cpu.kernels.functions import exp, tanh
+from llmgen.backends.cpu.kernels.kv import KVKind
+from llmgen.backends.cpu.kernels.kv.loads import parts_of
+from llmgen.backends.cpu.kernels.kv.passes import rows_of_values, scores_of, values_of
 from llmgen.backends.cpu.kernels.layout import (
     KEY_BLOCK,
     KEY_GROUP,
@@ -41,19 +42,15 @@ from llmgen.backends.cpu.kernels.layout import (
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     binary,
-    call_intrinsic,
     constant,
     f32x16,
     first_lane,
-    i16x16,
     i32x16,
     load_f32,
     load_f32x16,
     load_i64,
     max_f32x16,
     maximum,
-    pointer,
-    prefetch_far,
     splat,
     splat_value,
     store_f32,
@@ -72,58 +69,6 @@ assert ROWS <= SCORE_ROWS
 
 
 width_of, state_size = inline(value_width), inline(row_state_bytes)
-
-
-def _load_cache(b: Any, address: Any, size: int) -> Any:
-    """16 values of the cache as f32x16."""
-    if size == 4:
-        return b.load(pointer(b, address), align=1, typ=f32x16.llvm)
-    bits = b.load(pointer(b, address), align=1, typ=i16x16.llvm)
-    return half.extend(b, bits)
-
-
-def zeros(n: int) -> Any:
-    """``zeros()``: n times f32x16."""
-    tile = types.UniTuple(f32x16, n)
-
-    @intrinsic
-    def function(typing_context: Any) -> Any:
-        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            return context.make_tuple(b, tile, [ir.Constant(f32x16.llvm, [0.0] * 16)] * n)
-
-        return tile(), generate
-
-    return function
-
-
-def outer_step(rows: int, vectors: int, size: int) -> Any:
-    """``step(acc, a, a_stride, v, v_stride)``: acc[r][i] += a[r] * v[i].
-
-    a: address of one f32 per row, a_stride bytes apart; v: address of ``vectors``
-    times 16 cache values, v_stride bytes apart; acc: rows * vectors f32x16.
-    """
-    tile = types.UniTuple(f32x16, rows * vectors)
-
-    @intrinsic
-    def function(typing_context: Any, acc: Any, a: Any, a_stride: Any, v: Any, v_stride: Any) -> Any:
-        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            packed, scalar, scalar_stride, vector, vector_stride = args
-            loaded = []
-            for _ in range(vectors):
-                loaded.append(_load_cache(b, vector, size))
-                vector = b.add(vector, vector_stride)
-            out = []
-            for r in range(rows):
-                s = splat_value(b, b.load(pointer(b, scalar), align=4, typ=ir.FloatType()), f32x16.llvm)
-                scalar = b.add(scalar, scalar_stride)
-                for i in range(vectors):
-                    before = b.extract_value(packed, r * vectors + i)
-                    out.append(call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [s, loaded[i], before]))
-            return context.make_tuple(b, tile, out)
-
-        return tile(tile, types.intp, types.intp, types.intp, types.intp), generate
-
-    return function
 
 
 def _keep_scores(b: Any, v: Any, low: Any, high: Any) -> Any:
@@ -217,85 +162,47 @@ def scale_change(before, m):  # type: ignore[no-untyped-def]
     return first_lane(weight(splat(before - m)))
 
 
-def _pass(rows: int, groups: int, vectors: int, size: int, asks: bool) -> Any:
+def _pass(rows: int, groups: int, vectors: int, keys: KVKind, values: KVKind, asks: bool) -> Any:
     """Attention of ``rows`` rows over one block, ``groups`` key groups and ``vectors`` value vectors at a time.
 
     asks: whether it asks for the next block's keys and values while it reads those of this one.
     """
-    zero_scores, score_step = zeros(rows * groups), outer_step(rows, groups, size)
-    zero_values, value_step = zeros(rows * vectors), outer_step(rows, vectors, size)
-    zero_last, last_step = zeros(rows), outer_step(rows, 1, size)
-
-    @inline
-    def ask(p, n, stride):  # type: ignore[no-untyped-def]
-        for i in range(n):
-            prefetch_far(p + i * stride)
-
-    @inline
-    def store_scores(acc, s, g):  # type: ignore[no-untyped-def]
-        i = 0
-        for v in acc:
-            store_f32x16(s + (i // groups) * KEY_BLOCK * 4 + 64 * (g + i % groups), v)
-            i += 1
-
-    @inline
-    def add_values(acc, o, state_bytes, n):  # type: ignore[no-untyped-def]
-        i = 0
-        for v in acc:
-            p = o + (i // n) * state_bytes + 64 * (i % n)
-            store_f32x16(p, load_f32x16(p) + v)
-            i += 1
+    together = rows_of_values(values, rows)
+    take_scores = scores_of(keys, rows, groups, asks)
+    add_values = values_of(values, together, max(vectors, parts_of(values)), asks)
+    others = values_of(values, together, max(vectors, parts_of(values)), False)
 
     @inline
     def attend(q, where, s, state, state_bytes, start, first_key, n_keys, key_dim, width, window, cap):  # type: ignore[no-untyped-def]
         """``rows`` rows over a block; the arguments of ``over_block``, and state_bytes apart their states."""
         k, v, k_next, v_next = where
         n_groups = ((n_keys + KEY_GROUP - 1) // KEY_GROUP + groups - 1) // groups * groups
-        group_bytes = key_dim * KEY_GROUP * size
-        for g in range(0, n_groups, groups):
-            acc = zero_scores()
-            p = k + g * group_bytes
-            for d in range(key_dim):
-                if asks:
-                    ask(p + d * KEY_GROUP * size + k_next - k, groups, group_bytes)
-                acc = score_step(acc, q + 4 * d, 4 * key_dim, p + d * KEY_GROUP * size, group_bytes)
-            store_scores(acc, s, g)
+        take_scores(q, k, k_next, s, n_groups, key_dim)
         for r in range(rows):
             softmax_row(s + r * KEY_BLOCK * 4, state + r * state_bytes, start, n_groups, window, width, cap)
-        i = 0
-        while i + vectors * 16 <= width:
-            values = zero_values()
-            for j in range(first_key, n_keys):
-                if asks:
-                    prefetch_far(v_next + (j * width + i) * size)
-                values = value_step(values, s + 4 * j, KEY_BLOCK * 4, v + (j * width + i) * size, 16 * size)
-            add_values(values, state + ROW_STATE + 4 * i, state_bytes, vectors)
-            i += vectors * 16
-        while i < width:
-            last = zero_last()
-            for j in range(first_key, n_keys):
-                last = last_step(last, s + 4 * j, KEY_BLOCK * 4, v + (j * width + i) * size, 16 * size)
-            add_values(last, state + ROW_STATE + 4 * i, state_bytes, 1)
-            i += 16
+        scaled = s + SCORE_ROWS * KEY_BLOCK * 4
+        add_values(s, scaled, v, v_next, state + ROW_STATE, state_bytes, first_key, n_keys, width)
+        for r in range(together, rows, together):
+            here, o = s + r * KEY_BLOCK * 4, state + r * state_bytes + ROW_STATE
+            others(here, scaled, v, v_next, o, state_bytes, first_key, n_keys, width)
 
     return attend
 
 
-def over_block_of(size: int, asks: bool) -> Any:
-    """``over_block`` for a cache with values of ``size`` bytes; asks: see ``_pass``."""
-    full = _pass(ROWS, 1, 1, size, asks)
-    three = _pass(3, 2, 2, size, asks)
-    two = _pass(2, 2, 2, size, asks)
-    single = _pass(1, 4, 4, size, asks)
+def over_block_of(keys: KVKind, values: KVKind, asks: bool) -> Any:
+    """``over_block`` for a cache of these kinds; asks: see ``_pass``."""
+    full = _pass(ROWS, 1, 1, keys, values, asks)
+    three = _pass(3, 2, 2, keys, values, asks)
+    two = _pass(2, 2, 2, keys, values, asks)
+    single = _pass(1, 4, 4, keys, values, asks)
 
     @inline
     def over_block(n, q, where, s, state, start, first_key, n_keys, key_dim, value_dim, window, cap):  # type: ignore[no-untyped-def]
         """n rows over one block, in as few passes as possible.
 
-        q: f32 [n][key_dim]; s: scores of ROWS rows; state: n row states.  The block begins at position ``start``;
+        q: f32 [n][key_dim]; s: room for SCORE_BYTES; state: n row states.  The block begins at position ``start``;
         keys from n_keys on are seen by no row, nor those before first_key.
-        where: the block's keys [key groups][key_dim][KEY_GROUP], its values [KEY_BLOCK][width], and
-        both of the block that is read after it.
+        where: the block's keys and values, as kernels/kv says, and both of the block that is read after it.
         """
         width, state_bytes = width_of(value_dim), state_size(value_dim)
         r = 0

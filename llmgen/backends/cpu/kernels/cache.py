@@ -1,10 +1,9 @@
-"""The step that concatenates keys and values to a sequence's cache."""
+"""The steps that concatenate keys and values to a sequence's cache, in the kinds and places of kernels/kv."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from llmgen.backends.cpu.kernels import simd
 from llmgen.backends.cpu.kernels.abi import (
     CONTROL_POSITIONS,
     CONTROL_SEQUENCES,
@@ -15,42 +14,58 @@ from llmgen.backends.cpu.kernels.abi import (
     tokens_of,
 )
 from llmgen.backends.cpu.kernels.arguments import Store, places
-from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, value_width
-from llmgen.backends.cpu.kernels.simd import load_f32, load_i64
+from llmgen.backends.cpu.kernels.kv import TABLE, KVKind, key_group_bytes, value_block_bytes
+from llmgen.backends.cpu.kernels.kv.encode import put_key_of, put_value_of
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP
+from llmgen.backends.cpu.kernels.simd import load_i64
 
 at = places(Store)
-width_of = inline(value_width)
+group_bytes_of, block_bytes_of = inline(key_group_bytes), inline(value_block_bytes)
 
 
-def _store(put: Any, size: int) -> Any:
+def _store(put: Any) -> Any:
+    """A step that calls put(row, head's part of the cache, position in that part) for every head's row of this run."""
+
     def store(args: int, thread: int, n_threads: int) -> None:
-        """Concatenate this run's keys and values (heads first..last) to the cache, each at its position.
-
-        keys: per head [blocks * groups of a block][key_dim][16 positions]; values: per head
-        [blocks * KEY_BLOCK positions][value_dim rounded up to 16]; position p lives in block
-        (p // KEY_BLOCK) % blocks.
-        """
+        """Concatenate this run's rows (heads first..last) to the cache, each at its position."""
         control = arg(args, at.control)
-        key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
-        width = width_of(value_dim)
-        blocks = arg(args, at.blocks)
+        n, blocks = arg(args, at.n), arg(args, at.blocks)
         first, last = tokens_of(control, arg(args, at.split_tokens), thread, n_threads)
         for t in range(first, last):
             position = load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t)
-            base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t)
-            slot = (position // KEY_BLOCK) % blocks * KEY_BLOCK + position % KEY_BLOCK
+            base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t) + arg(args, at.at)
+            block = position // KEY_BLOCK % blocks
             for h in range(arg(args, at.first), arg(args, at.last)):
-                k = arg(args, at.k) + t * arg(args, at.k_stride) + 4 * h * key_dim
-                v = arg(args, at.v) + t * arg(args, at.v_stride) + 4 * h * value_dim
-                group = h * blocks * (KEY_BLOCK // KEY_GROUP) + slot // KEY_GROUP
-                out = base + arg(args, at.k_at) + (group * key_dim * KEY_GROUP + slot % KEY_GROUP) * size
-                for i in range(key_dim):
-                    put(out + i * KEY_GROUP * size, load_f32(k + 4 * i))
-                out = base + arg(args, at.v_at) + (h * blocks * KEY_BLOCK + slot) * width * size
-                for i in range(value_dim):
-                    put(out + i * size, load_f32(v + 4 * i))
+                x = arg(args, at.x) + t * arg(args, at.x_stride) + 4 * h * n
+                put(x, n, base, h * blocks + block, position % KEY_BLOCK)
 
     return step(store)
 
 
-store_f16, store_f32 = _store(simd.store_f16, 2), _store(simd.store_f32, 4)
+def _keys(kind: KVKind) -> Any:
+    bits, scales, put_key = kind.bits, kind.block, put_key_of(kind)
+
+    @inline
+    def put(x, n, base, block, lane):  # type: ignore[no-untyped-def]
+        group = block * (KEY_BLOCK // KEY_GROUP) + lane // KEY_GROUP
+        put_key(x, n, base + group * group_bytes_of(n, bits, scales), lane % KEY_GROUP)
+
+    return _store(put)
+
+
+def _values(kind: KVKind) -> Any:
+    bits, scales, put_value = kind.bits, kind.block, put_value_of(kind)
+
+    @inline
+    def put(x, n, base, block, lane):  # type: ignore[no-untyped-def]
+        put_value(x, n, base + block * block_bytes_of(n, bits, scales), lane)
+
+    return _store(put)
+
+
+def __getattr__(name: str) -> Any:
+    """The kernel of a kind, keys_q8_0 or values_q8_0, made when it is asked for."""
+    role, _, key = name.partition("_")
+    if role not in ("keys", "values") or key not in TABLE:
+        raise AttributeError(name)
+    return (_keys if role == "keys" else _values)(TABLE[key])

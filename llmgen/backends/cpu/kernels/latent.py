@@ -2,7 +2,7 @@
 
 All heads of a token see the same keys: the content [content_dim] and behind it the rotated
 position part [position_dim].  So a block of the cache is decoded into the scratch once for LATENT_HEADS
-heads, as float32 keys and values in the layout of kernels/cache.py, and goes through the same
+heads, as float32 keys and values in the layout of kernels/kv, and goes through the same
 passes as that of any other layer (attention_rows.py).
 
 A query is its content part and its position part, one behind the other.  Scratch: scores of
@@ -36,6 +36,8 @@ from llmgen.backends.cpu.kernels.attention_rows import (
     width_of,
     write_row,
 )
+from llmgen.backends.cpu.kernels.kv import TABLE, KVKind, key_group_bytes, kinds_of, value_block_bytes
+from llmgen.backends.cpu.kernels.kv.decode import decode_keys_of, decode_values_of
 from llmgen.backends.cpu.kernels.layout import (
     KEY_BLOCK,
     KEY_GROUP,
@@ -45,27 +47,11 @@ from llmgen.backends.cpu.kernels.layout import (
     TILE_TOKENS,
 )
 from llmgen.backends.cpu.kernels.pointwise import copy_floats
-from llmgen.backends.cpu.kernels.simd import (
-    half_to_f32x16,
-    load_f32x16,
-    load_i8x32,
-    load_i16x16,
-    load_i64,
-    store_f32x16,
-)
+from llmgen.backends.cpu.kernels.simd import load_i8x32, load_i64
 from llmgen.backends.cpu.kernels.transpose import store_transposed_64
 
 at = places(AttendLatent)
-
-
-@inline
-def load16_f16(p):  # type: ignore[no-untyped-def]
-    return half_to_f32x16(load_i16x16(p))
-
-
-@inline
-def load16_f32(p):  # type: ignore[no-untyped-def]
-    return load_f32x16(p)
+group_bytes_of, block_bytes_of = inline(key_group_bytes), inline(value_block_bytes)
 
 
 @inline
@@ -114,11 +100,12 @@ def blocks_seen(args, t):  # type: ignore[no-untyped-def]
     return first_block(position, arg(args, at.window)), position // KEY_BLOCK
 
 
-def _make(position_size: int, content_size: int) -> tuple[Any, Any]:
-    """The steps for generated and for prompt tokens; sizes: bytes of the cache's values."""
-    load_position = load16_f32 if position_size == 4 else load16_f16
-    load_content = load16_f32 if content_size == 4 else load16_f16
-    over_block = over_block_of(4, False)
+def _make(role: str, keys: KVKind, values: KVKind) -> Any:
+    """The step for generated tokens ("blocks") or prompt tokens ("tiles"); keys: the kind of the position parts,
+    values: of the contents."""
+    decode_position, decode_content = decode_keys_of(keys), decode_values_of(values)
+    key_bits, key_scales, value_bits, value_scales = keys.bits, keys.block, values.bits, values.block
+    over_block = over_block_of(TABLE["f32"], TABLE["f32"], False)
 
     @inline
     def decode(args, base, block, n_keys, keys, values):  # type: ignore[no-untyped-def]
@@ -127,17 +114,15 @@ def _make(position_size: int, content_size: int) -> tuple[Any, Any]:
         width = width_of(content_dim)
         key_dim = content_dim + position_dim
         n_groups = (n_keys + KEY_GROUP - 1) // KEY_GROUP
-        slot = block % arg(args, at.blocks) * KEY_BLOCK
-        content = base + arg(args, at.v_at) + slot * width * content_size
-        for i in range(0, n_groups * KEY_GROUP * width, 16):
-            store_f32x16(values + 4 * i, load_content(content + i * content_size))
+        slot = block % arg(args, at.blocks)
+        content = base + arg(args, at.v_at) + slot * block_bytes_of(content_dim, value_bits, value_scales)
+        decode_content(content, values, n_groups * KEY_GROUP, width)
         turn_values(values, keys, n_groups, width, content_dim, key_dim)
-        position = base + arg(args, at.k_at) + slot * position_dim * position_size
+        group_bytes = group_bytes_of(position_dim, key_bits, key_scales)
+        position = base + arg(args, at.k_at) + slot * (KEY_BLOCK // KEY_GROUP) * group_bytes
         for g in range(n_groups):
-            p = position + g * position_dim * KEY_GROUP * position_size
             out = keys + (g * key_dim + content_dim) * KEY_GROUP * 4
-            for i in range(0, position_dim * KEY_GROUP, 16):
-                store_f32x16(out + 4 * i, load_position(p + i * position_size))
+            decode_position(position + g * group_bytes, out, position_dim)
 
     @inline
     def attend(args, base, block, low, high, n, places):  # type: ignore[no-untyped-def]
@@ -255,8 +240,9 @@ def _make(position_size: int, content_size: int) -> tuple[Any, Any]:
                             write_row(state + (t * n + i) * state_bytes, out + 4 * i * value_dim, value_dim)
                     t0 += count
 
-    return step(attend_blocks), step(attend_tiles)
+    return step(attend_blocks if role == "blocks" else attend_tiles)
 
 
-blocks_f16, tiles_f16 = _make(2, 2)
-blocks_f32, tiles_f32 = _make(4, 4)
+def __getattr__(name: str) -> Any:
+    """The kernel for a role and two kinds, such as blocks_f16_q8_0, made when it is asked for."""
+    return _make(*kinds_of(name))

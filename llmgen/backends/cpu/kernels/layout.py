@@ -62,16 +62,6 @@ def value_width(head_dim: int) -> int:
     return (head_dim + 15) // 16 * 16
 
 
-def key_block_bytes(head_dim: int, element: int) -> int:
-    """Bytes of one head's keys per key block; element: bytes of one stored value."""
-    return KEY_BLOCK * head_dim * element
-
-
-def value_block_bytes(head_dim: int, element: int) -> int:
-    """Bytes of one head's values per key block."""
-    return KEY_BLOCK * value_width(head_dim) * element
-
-
 def row_state_bytes(head_dim: int) -> int:
     """Bytes of a row's state in attention: maximum, sum, position, then the weighted values."""
     return ROW_STATE + (head_dim + 15) // 16 * 64

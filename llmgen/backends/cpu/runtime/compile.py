@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-_OF_MANY_HELPERS = ("choice",)
+_OF_MANY_HELPERS = ("attention", "choice")
 """Modules whose kernels call dozens of helpers that no other kernel uses."""
 
 

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 from kernels.call import ControlBlock, aligned, step
 
+from llmgen.backends.cpu.kernels.kv import SCORE_BYTES, TABLE, attention_kernel
 from llmgen.backends.cpu.kernels.layout import (
     FIELDS,
     KEY_BLOCK,
-    KEY_GROUP,
     MAX_COLUMNS,
     ROW_STATE,
-    SCORE_ROWS,
     TILE_TOKENS,
 )
 
@@ -25,68 +24,52 @@ def width_of(value_dim: int) -> int:
 
 
 class Cache:
-    """Keys and values of n_kv heads; position p lives in block (p // KEY_BLOCK) % blocks."""
+    """Keys and values of n_kv heads; position p lives in block (p // KEY_BLOCK) % blocks.
+
+    kind: of both, or "KEYS VALUES".
+    """
 
     def __init__(self, n_kv: int, key_dim: int, value_dim: int, blocks: int, kind: str) -> None:
-        self.n_kv, self.key_dim, self.value_dim, self.blocks, self.kind = (
-            n_kv,
-            key_dim,
-            value_dim,
-            blocks,
-            kind,
-        )
-        self.dtype = np.dtype("<f2" if kind == "f16" else "<f4")
-        # what was never written is NaN: nothing of it may count
-        n_keys = n_kv * blocks * KEY_BLOCK * key_dim
-        memory = aligned(n_keys + n_kv * blocks * KEY_BLOCK * width_of(value_dim), self.dtype, np.nan)
-        self.keys = memory[:n_keys].reshape(n_kv, blocks * KEY_BLOCK // KEY_GROUP, key_dim, KEY_GROUP)
-        self.values = memory[n_keys:].reshape(n_kv, blocks * KEY_BLOCK, width_of(value_dim))
-        self.base, self.k_at, self.v_at = memory.ctypes.data, 0, n_keys * self.dtype.itemsize
+        self.n_kv, self.key_dim, self.value_dim, self.blocks = n_kv, key_dim, value_dim, blocks
+        self.kinds = kind.split() if " " in kind else [kind, kind]
+        keys, values = (TABLE[name] for name in self.kinds)
+        self.v_at = n_kv * blocks * keys.key_bytes(key_dim)
+        # what was never written is NaN, or the scale of its block is: nothing of it may count
+        self.memory = aligned(self.v_at + n_kv * blocks * values.value_bytes(value_dim), np.uint8, 0xFF)
+        self.base, self.k_at = self.memory.ctypes.data, 0
 
-    def slot(self, position: int) -> int:
-        return position // KEY_BLOCK % self.blocks * KEY_BLOCK + position % KEY_BLOCK
-
-    def key(self, position: int) -> np.ndarray:
-        """[n_kv, key_dim]."""
-        slot = self.slot(position)
-        return self.keys[:, slot // KEY_GROUP, :, slot % KEY_GROUP]
-
-    def value(self, position: int) -> np.ndarray:
-        return self.values[:, self.slot(position), : self.value_dim]
+    def forget(self) -> None:
+        self.memory[:] = 0xFF
 
     def control(self, positions: Any) -> ControlBlock:
         n = len(positions)
         ends = [positions[-1]] * n
         return ControlBlock(n, positions=positions, run_ends=ends, sequences=[self.base] * n)
 
-    def store(self, k: np.ndarray, v: np.ndarray, positions: Any, n_threads: int = 0) -> None:
+    def store(
+        self, k: np.ndarray, v: np.ndarray, positions: Any, n_threads: int = 0, level: str | None = None
+    ) -> None:
         """k [n, n_kv, key_dim] and v [n, n_kv, value_dim] at the given positions."""
-        n = len(k)
-        ks, vs = (aligned((n, self.n_kv * size + 16)) for size in (self.key_dim, self.value_dim))
-        ks[:, :-16], vs[:, :-16] = k.reshape(n, -1), v.reshape(n, -1)
-        for thread in range(max(n_threads, 1)):
-            step(
-                f"cache:store_{self.kind}",
-                thread,
-                max(n_threads, 1),
-                k=ks,
-                k_stride=ks.strides[0],
-                v=vs,
-                v_stride=vs.strides[0],
-                first=0,
-                last=self.n_kv,
-                key_dim=self.key_dim,
-                value_dim=self.value_dim,
-                k_at=self.k_at,
-                v_at=self.v_at,
-                blocks=self.blocks,
-                split_tokens=int(n_threads > 0),
-                control=self.control(positions),
-            )
-
-    def rounded(self, x: np.ndarray) -> np.ndarray:
-        """What the cache keeps of x."""
-        return x.astype(self.dtype).astype(np.float64)
+        places = ("keys", k, self.k_at), ("values", v, self.v_at)
+        for (part, x, at), kind in zip(places, self.kinds, strict=True):
+            rows = aligned((len(x), x.shape[1] * x.shape[2] + 16))
+            rows[:, :-16] = x.reshape(len(x), -1)
+            for thread in range(max(n_threads, 1)):
+                step(
+                    f"cache:{part}_{kind}",
+                    thread,
+                    max(n_threads, 1),
+                    level,
+                    x=rows,
+                    x_stride=rows.strides[0],
+                    first=0,
+                    last=self.n_kv,
+                    n=x.shape[2],
+                    at=at,
+                    blocks=self.blocks,
+                    split_tokens=int(n_threads > 0),
+                    control=self.control(positions),
+                )
 
     def common(
         self,
@@ -147,14 +130,14 @@ def generate(
     common = cache.common(buffer, window, cap, slopes, sinks)
     for thread in range(n_threads):
         step(
-            f"attention:blocks_{cache.kind}",
+            attention_kernel("blocks", *cache.kinds),
             thread,
             n_threads,
             level,
             **common,
             out=states,
             out_stride=states.strides[0],
-            scratch=aligned(SCORE_ROWS * KEY_BLOCK * 4 + state, np.uint8, 0xFF),
+            scratch=aligned(SCORE_BYTES + state, np.uint8, 0xFF),
             control=control,
         )
     for thread in range(n_threads):
@@ -194,16 +177,14 @@ def prompt(
     out = aligned((n, width + 16), fill=-7.5)
     for thread in range(n_threads):
         step(
-            f"attention:tiles_{cache.kind}",
+            attention_kernel("tiles", *cache.kinds),
             thread,
             n_threads,
             level,
             **cache.common(buffer, window, cap, slopes, sinks, "positions" if causal else "run_ends"),
             out=out,
             out_stride=out.strides[0],
-            scratch=aligned(
-                SCORE_ROWS * KEY_BLOCK * 4 + rows * (4 * cache.key_dim + state) + 64, np.uint8, 0xFF
-            ),
+            scratch=aligned(SCORE_BYTES + rows * (4 * cache.key_dim + state) + 64, np.uint8, 0xFF),
             control=cache.control(range(first, first + n)),
         )
     assert np.all(out[:, width:] == -7.5)

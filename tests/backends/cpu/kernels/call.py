@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.cpu.kernels.arguments import table_of
+from llmgen.backends.cpu.kernels.kv import TABLE as KV_KINDS
+from llmgen.backends.cpu.kernels.kv import attention_kernel
 from llmgen.backends.cpu.kernels.layout import FIELDS, STEP_ARGS
 from llmgen.backends.cpu.kernels.quants import TABLE, QuantType
 from llmgen.backends.cpu.runtime.cpu import LEVELS, target
@@ -24,8 +26,8 @@ from llmgen.errors import KernelError
 
 COUNT_TOKENS, COUNT_OUTPUTS = 8 * FIELDS["n_tokens"], 8 * FIELDS["n_outputs"]
 
-ATTENTION = [f"attention:{role}_{kind}" for role in ("blocks", "tiles") for kind in ("f16", "f32")]
-STORE = ["cache:store_f16", "cache:store_f32"]
+ATTENTION = [attention_kernel(role, kind, kind) for role in ("blocks", "tiles") for kind in KV_KINDS]
+STORE = [f"cache:{part}_{kind}" for part in ("keys", "values") for kind in KV_KINDS]
 GATES = [
     f"{name}_mul" for name in ("silu", "gelu", "gelu_erf", "gelu_quick", "relu", "sigmoid", "swiglu_oai")
 ]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from kernels.caches import NO_WINDOW, Cache, generate, prompt
-from kernels.call import ATTENTION, STORE, levels, require
+from kernels.call import ATTENTION, STORE, require
 
+from llmgen.backends.cpu.kernels.kv import TABLE
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.backends.numpy.functions import attention
+from naive.kv import kept
 
 HEAD_DIMS = (16, 40, 64, 80, 128, 256)
 POSITIONS = (1, 15, 16, 17, KEY_BLOCK - 1, KEY_BLOCK, KEY_BLOCK + 1, 255, 256, 257, 700)
-KINDS = ("f16", "f32")
+KINDS = tuple(TABLE)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,7 +43,8 @@ def scenario(
     k, v = (rng.normal(0, 1, (n, n_kv, size)).astype(np.float32) for size in (head_dim, value_dim))
     cache = Cache(n_kv, head_dim, value_dim, blocks or blocks_for(n), kind)
     cache.store(k, v, range(n))
-    return cache, q, cache.rounded(k), cache.rounded(v)
+    keys, values = cache.kinds
+    return cache, q, kept(k, keys), kept(v, values)
 
 
 def twin(
@@ -160,7 +163,7 @@ def test_rings(window: int, kind: str) -> None:
     """A cache of fewer blocks than the context: each chunk is stored, then attends."""
     chunk, n = 48, 9 * KEY_BLOCK + 7
     cache, q, k, v = scenario(n, 2, 40, kind, 5, blocks=blocks_for(window + chunk) + 1)
-    cache.keys[:], cache.values[:] = np.nan, np.nan
+    cache.forget()
     for first in range(0, n, chunk):
         last = min(first + chunk, n)
         cache.store(k[first:last].astype(np.float32), v[first:last].astype(np.float32), range(first, last))
@@ -234,20 +237,6 @@ def test_a_bad_key_or_query_is_seen_and_stays_where_it_belongs() -> None:
     assert np.isnan(ours[20, 1]).all()
     ours[20, 1] = clean[20, 1]
     np.testing.assert_array_equal(ours, clean)
-
-
-@pytest.mark.parametrize("level", levels()[1:])
-def test_lower_levels(level: str) -> None:
-    require([*ATTENTION, "attention:combine"], level)
-    n = KEY_BLOCK + 21
-    for kind in KINDS:
-        cache, q, k, v = scenario(n, 7, 40, kind, 11)
-        for window, cap in ((NO_WINDOW, 0.0), (30, 2.0)):
-            ours = prompt(cache, q, 0, window, cap, level=level)
-            assert_close(ours, twin(q, k, v, 0, window, cap))
-            np.testing.assert_array_equal(ours, prompt(cache, q, 0, window, cap))
-            one = generate([cache], q[-1:], [n - 1], window, cap, level=level)
-            np.testing.assert_array_equal(one, generate([cache], q[-1:], [n - 1], window, cap))
 
 
 @pytest.mark.parametrize("kind", KINDS)

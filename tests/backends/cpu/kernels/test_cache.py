@@ -338,7 +338,7 @@ def test_the_name_follows_a_kernels_own_sources(
 
 def test_every_import_of_a_kernel_is_a_source() -> None:
     """What a kernel's module really loads of the package, numba's own process asked."""
-    kernels = ("norms:rms_norm", "attention:combine", "choice:choose", "team:work", "cache:store_f16")
+    kernels = ("norms:rms_norm", "attention:combine", "choice:choose", "team:work", "cache:keys_f16")
     types = (
         f"quants.{role}:{key}" for role in ("matvec", "panel", "rows") for key in ("bf16", "q8_0", "q6_k")
     )
@@ -382,7 +382,7 @@ def test_of_several_processes_one_compiles(root: Path) -> None:
 @posix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_compilation_leaves_nothing_bad(root: Path, number: int) -> None:
-    child = run(REQUIRE.replace(OTHER, "attention:tiles_f16"))  # which takes seconds
+    child = run(REQUIRE.replace(OTHER, "attention:tiles_f16_f16"))  # which takes seconds
     assert child.stdout
     assert "progress" in child.stdout.readline()  # the compilers have been started
     time.sleep(0.3)

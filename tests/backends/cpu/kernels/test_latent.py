@@ -7,6 +7,7 @@ import pytest
 from kernels.caches import NO_WINDOW, Cache
 from kernels.call import STORE, ControlBlock, aligned, levels, require, step
 
+from llmgen.backends.cpu.kernels.kv import attention_kernel
 from llmgen.backends.cpu.kernels.layout import (
     FIELDS,
     KEY_BLOCK,
@@ -15,16 +16,22 @@ from llmgen.backends.cpu.kernels.layout import (
     row_state_bytes,
 )
 from llmgen.backends.numpy.functions import attention
+from naive.kv import kept
 
-KERNELS = [f"latent:{role}_{kind}" for role in ("blocks", "tiles") for kind in ("f16", "f32")]
-KINDS = ("f16", "f32")
+KINDS = ("f16", "f32", "q8_0", "q4_0 nf4", "nf4 bf16")
 # content, position: whole vectors, the sizes of DeepSeek, and such as fill no vector
 DIMS = ((64, 32), (512, 64), (40, 10), (13, 6), (16, 2))
 
 
+def names(kinds: tuple[str, ...]) -> list[str]:
+    """The kernels for caches of these kinds."""
+    pairs = [(kind.split() * 2)[:2] for kind in kinds]
+    return [attention_kernel(role, *pair, "latent") for role in ("blocks", "tiles") for pair in pairs]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    require([*KERNELS, *STORE, "attention:combine"])
+    require([*names(KINDS), *STORE, "attention:combine"])
 
 
 class Scenario:
@@ -36,7 +43,8 @@ class Scenario:
         self.cache = Cache(1, self.position, self.content, -(-n // KEY_BLOCK), kind)
         content, position = (rng.normal(0, 1, (n, 1, size)).astype(np.float32) for size in dims)
         self.cache.store(position, content, range(n))
-        self.c, self.p = self.cache.rounded(content), self.cache.rounded(position)
+        kinds = self.cache.kinds
+        self.p, self.c = kept(position, kinds[0]), kept(content, kinds[1])
         scale = np.float32(2 / np.sqrt(sum(dims)))
         self.q, self.q_position = (
             rng.normal(0, 1, (n, heads, size)).astype(np.float32) * scale for size in dims
@@ -90,7 +98,7 @@ class Scenario:
         out = aligned((len(positions), width + 16), fill=-7.5)
         for thread in range(n_threads):
             step(
-                f"latent:tiles_{self.cache.kind}",
+                attention_kernel("tiles", *self.cache.kinds, "latent"),
                 thread,
                 n_threads,
                 level,
@@ -118,7 +126,7 @@ class Scenario:
         common = self.common(positions, window, sinks)
         for thread in range(n_threads):
             step(
-                f"latent:blocks_{self.cache.kind}",
+                attention_kernel("blocks", *self.cache.kinds, "latent"),
                 thread,
                 n_threads,
                 level,
@@ -201,21 +209,22 @@ def test_nan_reaches_those_that_see_it() -> None:
     n = KEY_BLOCK + 40
     case = Scenario(n, 3, (24, 8))
     clean = case.prompt(0, n)
-    for part in (case.cache.key, case.cache.value):
-        kept = part(50)[0, 3].copy()
-        part(50)[0, 3] = np.nan
+    for part in ("p", "c"):
+        broken = {"p": case.p.astype(np.float32), "c": case.c.astype(np.float32)}
+        broken[part][50, 0, 3] = np.nan
+        case.cache.store(broken["p"], broken["c"], range(n))
         ours = case.prompt(0, n)
         np.testing.assert_array_equal(ours[:48], clean[:48])  # all tiles before that of position 50
         assert np.isnan(ours[50:]).any(axis=2).all()
         assert np.isnan(case.generated([n - 1])).any(axis=2).all()
-        part(50)[0, 3] = kept
 
 
 @pytest.mark.parametrize("level", levels()[1:])
 def test_lower_levels(level: str) -> None:
-    require([*KERNELS, "attention:combine"], level)
+    kinds = ("f16", "q4_0 nf4")
+    require([*names(kinds), "attention:combine"], level)
     n = KEY_BLOCK + 21
-    for kind in KINDS:
+    for kind in kinds:
         case = Scenario(n, 9, (40, 10), kind)
         np.testing.assert_array_equal(case.prompt(0, n, level=level), case.prompt(0, n))
         np.testing.assert_array_equal(case.generated([n - 1], level=level), case.generated([n - 1]))

@@ -1,0 +1,101 @@
+"""The kinds of numbers that a KV cache can hold: a line of facts for each, and where they lie.
+
+A *row* is the key or the value of one head at one position.  The float kinds store it as it is.
+The scaled kinds cut it into blocks of neighbouring values, each with a scale d (f16) and small codes:
+
+    q8_0  value = d * code          code -127 .. 127, d = max|x| / 127, 32 values a block
+    q4_0  value = d * (code - 8)    code 0 .. 15, d = -(the value of largest magnitude) / 8, 32 values a block
+    nf4   value = d * NF4[code]     d = max|x|, 64 values a block (NF4: arXiv:2305.14314, appendix E)
+
+A head whose size is no multiple of the block ends with a shorter block, which has a scale of its own: a head
+of 80 with q8_0 has blocks of 32, 32 and 16.  Everything is stored per key block of KEY_BLOCK positions:
+
+    keys    4 groups of 16 positions; a group, for a float kind:  [key_dim][16 positions]
+            for a scaled kind, block by block:  codes [values of the block][16 positions], f16 d [16 positions]
+    values  for a float kind:  [64 positions][value_dim, rounded up to 16]
+            for a scaled kind, block by block:  codes [64 positions][bytes of a row's block], f16 d [64 positions]
+
+Codes of 4 bits lie in pairs in a byte, the first one below.  In keys, a pair is two neighbouring values of the
+head; in values, of each 32 the i-th and the (16 + i)-th.  A row's block of values is padded to 16 bytes.
+
+Nothing here imports numba: the planner reads the lines in every process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, SCORE_ROWS
+
+VECTOR = 16
+"""Values that kernels take at once."""
+SCALE_BYTES = 2
+SCORE_BYTES = 2 * SCORE_ROWS * KEY_BLOCK * 4
+"""What attention's scratch begins with: scores, and as much room for weights times the scales of values."""
+
+
+def key_group_bytes(dim: int, bits: int, block: int) -> int:
+    """Bytes of KEY_GROUP keys of ``dim`` values; bits: of a value; block: values under one scale, 0: no scales."""
+    scales = (dim + block - 1) // block if block else 0
+    return KEY_GROUP * ((dim * bits + 7) // 8 + SCALE_BYTES * scales)
+
+
+def value_block_bytes(dim: int, bits: int, block: int) -> int:
+    """Bytes of KEY_BLOCK values of ``dim`` numbers."""
+    if not block:
+        return KEY_BLOCK * ((dim + VECTOR - 1) // VECTOR * VECTOR * bits // 8)
+    codes = (
+        (dim * bits + 127) // 128 * 16
+    )  # padded_codes(dim); Numba compiles each of these functions by itself
+    return KEY_BLOCK * (codes + SCALE_BYTES * ((dim + block - 1) // block))
+
+
+def padded_codes(n: int, bits: int) -> int:
+    """Bytes of n codes of one value, padded to whole loads of 16 bytes."""
+    return (n * bits + 127) // 128 * 16
+
+
+@dataclass(frozen=True)
+class KVKind:
+    """What the planner must know about a kind; the places above follow from it."""
+
+    key: str  # its name; the kernels are called after it
+    bits: int
+    block: int = 0  # values of a row that share a scale; 0: stored as they are
+
+    def key_bytes(self, dim: int) -> int:
+        """Bytes of one head's keys in a key block."""
+        return key_group_bytes(dim, self.bits, self.block) * (KEY_BLOCK // KEY_GROUP)
+
+    def value_bytes(self, dim: int) -> int:
+        """Bytes of one head's values in a key block."""
+        return value_block_bytes(dim, self.bits, self.block)
+
+
+TABLE = {
+    line.key: line
+    for line in (
+        KVKind("f32", 32),
+        KVKind("f16", 16),
+        KVKind("bf16", 16),
+        KVKind("q8_0", 8, block=32),
+        KVKind("q4_0", 4, block=32),
+        KVKind("nf4", 4, block=64),
+    )
+}
+"""By name."""
+
+
+def attention_kernel(role: str, keys: str, values: str, module: str = "attention") -> str:
+    """The step of a role ("blocks" or "tiles") over keys and values of these kinds; module: or "latent"."""
+    return f"{module}:{role}_{keys}_{values}"
+
+
+def kinds_of(kernel: str) -> tuple[str, KVKind, KVKind]:
+    """Role and kinds of an attention step's function, such as blocks_q8_0_f16; AttributeError for another name."""
+    role, _, pair = kernel.partition("_")
+    for keys, line in TABLE.items():
+        values = pair.removeprefix(f"{keys}_")
+        if values != pair and values in TABLE:
+            return role, line, TABLE[values]
+    raise AttributeError(kernel)

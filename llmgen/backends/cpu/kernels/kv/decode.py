@@ -1,0 +1,72 @@
+"""Keys and values of a cache -> float32, for a kernel that uses a block several times (latent.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmgen.backends.cpu.kernels.abi import inline
+from llmgen.backends.cpu.kernels.kv import SCALE_BYTES, VECTOR, KVKind, padded_codes
+from llmgen.backends.cpu.kernels.kv.loads import load_bytes, load_of, parts_of
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP
+from llmgen.backends.cpu.kernels.simd import half_to_f32x16, load_f16, load_i16x16, splat, store_f32x16
+
+row_bytes_of = inline(padded_codes)
+
+
+def decode_keys_of(kind: KVKind) -> Any:
+    """``decode(group, out, dim)``: a group of 16 keys of dim values -> f32 [dim][16]."""
+    load, parts, nbytes, block = load_of(kind), parts_of(kind), load_bytes(kind), kind.block
+
+    @inline
+    def decode(group, out, dim):  # type: ignore[no-untyped-def]
+        p = group
+        for first in range(0, dim, block):
+            last = min(first + block, dim)
+            scales = p + (last - first + parts - 1) // parts * nbytes
+            d = half_to_f32x16(load_i16x16(scales))
+            for i in range(first, last, parts):
+                at = i
+                for v in load(p):
+                    if at < last:
+                        store_f32x16(out + 64 * at, v * d)
+                    at += 1
+                p += nbytes
+            p = scales + SCALE_BYTES * KEY_GROUP
+
+    @inline
+    def widen(group, out, dim):  # type: ignore[no-untyped-def]
+        for i in range(dim):
+            for v in load(group + i * nbytes):
+                store_f32x16(out + 64 * i, v)
+
+    return decode if block else widen
+
+
+def decode_values_of(kind: KVKind) -> Any:
+    """``decode(values, out, n, width)``: the first n values of a block -> f32 [n][width]; width: whole vectors."""
+    load, nbytes, bits, block = load_of(kind), load_bytes(kind), kind.bits, kind.block
+
+    @inline
+    def decode(values, out, n, width):  # type: ignore[no-untyped-def]
+        p = values
+        for first in range(0, width, block):
+            last = min(first + block, width)
+            row = row_bytes_of(last - first, bits)
+            scales = p + KEY_BLOCK * row
+            for j in range(n):
+                d = splat(load_f16(scales + SCALE_BYTES * j))
+                at = first
+                for i in range(0, row, nbytes):
+                    for v in load(p + j * row + i):
+                        if at < last:
+                            store_f32x16(out + 4 * (j * width + at), v * d)
+                        at += VECTOR
+            p = scales + SCALE_BYTES * KEY_BLOCK
+
+    @inline
+    def widen(values, out, n, width):  # type: ignore[no-untyped-def]
+        for i in range(n * width // VECTOR):
+            for v in load(values + i * nbytes):
+                store_f32x16(out + 64 * i, v)
+
+    return decode if block else widen

@@ -1,0 +1,196 @@
+"""Scores of a key block and its weighted values, for a few rows at once and each kind of cache.
+
+The codes of a scaled kind are multiplied as they are.  A scale belongs to one position and one block of a
+head, so it is applied once for all values of the block: to the block's part of the score, and to
+the weight of the position before its values are added.  Both are sums in one fixed order, whatever the shape of a pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmgen.backends.cpu.kernels.abi import inline
+from llmgen.backends.cpu.kernels.dot import AVX512
+from llmgen.backends.cpu.kernels.kv import SCALE_BYTES, VECTOR, KVKind, key_group_bytes, padded_codes
+from llmgen.backends.cpu.kernels.kv.loads import (
+    key_step,
+    load_bytes,
+    parts_of,
+    put_scores,
+    value_step,
+    zeros,
+)
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP
+from llmgen.backends.cpu.kernels.simd import (
+    half_to_f32x16,
+    load_f32x16,
+    load_i16x16,
+    prefetch_far,
+    store_f32x16,
+)
+
+group_bytes_of, row_bytes_of = inline(key_group_bytes), inline(padded_codes)
+_LINE = 64  # bytes of a cache line
+
+
+def scores_of(kind: KVKind, rows: int, groups: int, asks: bool) -> Any:
+    """``scores(q, k, k_next, s, n_groups, key_dim)``: s[r] = q[r] . k for n_groups * KEY_GROUP keys.
+
+    q: f32 [rows][key_dim]; k: keys of a block; k_next: of the block that is read after it, which is prefetched
+    if ``asks``; s: f32 [rows][KEY_BLOCK].
+    """
+    bits, block, parts, nbytes = kind.bits, kind.block, parts_of(kind), load_bytes(kind)
+    scales = KEY_GROUP * SCALE_BYTES if block else 0
+    line = max(_LINE // nbytes, 1) * parts  # values of a key in a cache line
+    zero, put = zeros(rows * groups), put_scores(rows, groups, block > 0)
+    step, last_step = key_step(kind, rows, groups, parts), key_step(kind, rows, groups, 1)
+
+    @inline
+    def scores(q, k, k_next, s, n_groups, key_dim):  # type: ignore[no-untyped-def]
+        group_bytes = group_bytes_of(key_dim, bits, block)
+        for g in range(0, n_groups, groups):
+            p = k + g * group_bytes
+            first = 0
+            while first < key_dim:
+                last = min(first + block, key_dim) if block else key_dim
+                acc = zero()
+                i = first
+                while i + parts <= last:
+                    if asks:
+                        for n in range(groups):
+                            prefetch_far(p + k_next - k + n * group_bytes)
+                    end = min(i + line, last)
+                    while i + parts <= end:
+                        acc = step(acc, q + 4 * i, 4 * key_dim, p, group_bytes)
+                        p += nbytes
+                        i += parts
+                if i < last:  # an odd value
+                    acc = last_step(acc, q + 4 * i, 4 * key_dim, p, group_bytes)
+                    p += nbytes
+                put(acc, s + 4 * KEY_GROUP * g, p, group_bytes, first)
+                p += scales
+                first = last
+
+    return scores
+
+
+@inline
+def add_values(acc, o, state_bytes, n):  # type: ignore[no-untyped-def]
+    """Add n vectors of each row to its weighted values at o, state_bytes apart."""
+    i = 0
+    for v in acc:
+        p = o + (i // n) * state_bytes + 64 * (i % n)
+        store_f32x16(p, load_f32x16(p) + v)
+        i += 1
+
+
+@inline
+def scale_weights(s, scales, n_groups, out):  # type: ignore[no-untyped-def]
+    """out = a row's weights s times the scales of their positions."""
+    for g in range(n_groups):
+        factor = half_to_f32x16(load_i16x16(scales + KEY_GROUP * SCALE_BYTES * g))
+        store_f32x16(out + 64 * g, load_f32x16(s + 64 * g) * factor)
+
+
+def _sums(kind: KVKind, rows: int, blocks: int, vectors: int, asks: bool) -> Any:
+    """``sums(w, v, v_next, row_bytes, block_bytes, o, state_bytes, first_key, n_keys)``: o += weights times values."""
+    zero, step = zeros(rows * blocks * vectors), value_step(kind, rows, blocks, vectors)
+
+    @inline
+    def sums(w, v, v_next, row_bytes, block_bytes, o, state_bytes, first_key, n_keys):  # type: ignore[no-untyped-def]
+        acc = zero()
+        for j in range(first_key, n_keys):
+            if asks:
+                for n in range(blocks):
+                    prefetch_far(v_next + j * row_bytes + n * block_bytes)
+            acc = step(acc, w + 4 * j, v + j * row_bytes, block_bytes)
+        add_values(acc, o, state_bytes, blocks * vectors)
+
+    return sums
+
+
+def values_of(kind: KVKind, rows: int, vectors: int, asks: bool) -> Any:
+    """``values(s, scaled, v, v_next, o, state_bytes, first_key, n_keys, width)``: o[r] += s[r] . v.
+
+    s: weights f32 [rows][KEY_BLOCK], of which those of keys first_key..n_keys count; scaled: room for as many
+    again; v, v_next: as in ``scores_of``; o: f32 [width] of the first row, state_bytes apart; width: whole vectors.
+    """
+    if not kind.block:
+        return _plain_values(kind, rows, vectors, asks)
+    return _scaled_values(kind, rows, vectors, asks)
+
+
+def _plain_values(kind: KVKind, rows: int, vectors: int, asks: bool) -> Any:
+    size = kind.bits // 8
+    many, one = _sums(kind, rows, 1, vectors, asks), _sums(kind, rows, 1, 1, False)
+
+    @inline
+    def values(s, scaled, v, v_next, o, state_bytes, first_key, n_keys, width):  # type: ignore[no-untyped-def]
+        row = width * size
+        i = 0
+        while i + vectors * VECTOR <= width:
+            many(s, v + i * size, v_next + i * size, row, 0, o + 4 * i, state_bytes, first_key, n_keys)
+            i += vectors * VECTOR
+        while i < width:
+            one(s, v + i * size, v_next + i * size, row, 0, o + 4 * i, state_bytes, first_key, n_keys)
+            i += VECTOR
+
+    return values
+
+
+def _scaled_values(kind: KVKind, rows: int, vectors: int, asks: bool) -> Any:
+    bits, block = kind.bits, kind.block
+    together = max(1, vectors * VECTOR // block)  # blocks at once
+    vectors = min(vectors, block // VECTOR)
+    parts = parts_of(kind)
+    wide, many = _sums(kind, rows, together, vectors, asks), _sums(kind, rows, 1, vectors, asks)
+    some = many if vectors == parts else _sums(kind, rows, 1, parts, False)
+    half = _sums(kind, rows, 1, 1, False)
+    code_bytes = VECTOR * bits // 8
+    assert vectors % parts == 0
+    assert together == 1 or rows == 1
+
+    @inline
+    def values(s, scaled, v, v_next, o, state_bytes, first_key, n_keys, width):  # type: ignore[no-untyped-def]
+        n_groups = (n_keys + KEY_GROUP - 1) // KEY_GROUP
+        ask = v_next - v
+        p, i = v, 0
+        while i < width:
+            n = min(block, width - i)
+            row = row_bytes_of(n, bits)
+            scales = p + KEY_BLOCK * row
+            block_bytes = KEY_BLOCK * (row + SCALE_BYTES)
+            if asks:
+                for n_line in range(0, KEY_BLOCK * SCALE_BYTES, _LINE):
+                    prefetch_far(scales + ask + n_line)
+            for r in range(rows):
+                scale_weights(s + 4 * KEY_BLOCK * r, scales, n_groups, scaled + 4 * KEY_BLOCK * r)
+            if together > 1 and i + together * block <= width:
+                for b in range(1, together):  # one row
+                    out = scaled + 4 * KEY_BLOCK * b
+                    scale_weights(s, scales + b * block_bytes, n_groups, out)
+                wide(scaled, p, p + ask, row, block_bytes, o + 4 * i, state_bytes, first_key, n_keys)
+                p += together * block_bytes
+                i += together * block
+                continue
+            c = 0
+            while c + vectors * VECTOR <= n:
+                at = p + c // VECTOR * code_bytes
+                many(scaled, at, at + ask, row, 0, o + 4 * (i + c), state_bytes, first_key, n_keys)
+                c += vectors * VECTOR
+            while c + parts * VECTOR <= n:
+                at = p + c // VECTOR * code_bytes
+                some(scaled, at, at + ask, row, 0, o + 4 * (i + c), state_bytes, first_key, n_keys)
+                c += parts * VECTOR
+            if c < n:  # the low halves of the bytes only
+                at = p + c // VECTOR * code_bytes
+                half(scaled, at, at + ask, row, 0, o + 4 * (i + c), state_bytes, first_key, n_keys)
+            p += block_bytes
+            i += n
+
+    return values
+
+
+def rows_of_values(kind: KVKind, rows: int) -> int:
+    """How many of a pass's rows take the values together: a load of 4-bit codes fills two vectors for each."""
+    return rows if AVX512 or parts_of(kind) == 1 or rows <= 3 else rows // 2
