@@ -22,7 +22,7 @@ from llmgen.engine.speculation.speculator import Speculation
 from llmgen.engine.stopping import Cancel
 from llmgen.engine.stream import Callback, GenerationStream
 from llmgen.errors import LLMGenError
-from llmgen.gguf import GGUFFile
+from llmgen.gguf import GGUFFile, check_model
 from llmgen.model.decoder import Decoder
 from llmgen.model.kv_config import KVCacheConfig
 from llmgen.sampling.params import SamplingParams, checked_params
@@ -96,7 +96,9 @@ class LoadedModel:
         started = time.perf_counter()
         self.params = checked_params(params)
         guessing = speculative_config(draft, lookup, speculation)
-        file = GGUFFile.open(hub.locate(path, available_bytes) if isinstance(path, str) else path)
+        file = GGUFFile.open(
+            hub.locate(path, available_bytes, check_model) if isinstance(path, str) else path
+        )
         self._resources = _Resources(file)
         self._finalizer = weakref.finalize(self, self._resources.close)
         try:

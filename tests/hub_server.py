@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -20,11 +21,13 @@ from urllib.parse import unquote, urlsplit
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+@cache
 def sha256(data: bytes) -> str:
     """The hash that the hub announces."""
     return hashlib.sha256(data).hexdigest()
 
 
+@cache
 def git_sha1(data: bytes) -> str:
     """The hash of a file that is no LFS file."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
@@ -74,6 +77,8 @@ class Hub:
     """Where a partial answer begins, whatever was asked for."""
     page: bytes | None = None
     """What every request gets, with status 200, in place of what it asked for."""
+    moved: dict[str, str] = field(default_factory=dict)
+    """Repository -> where the hub redirects whoever asks for its listing."""
     api_status: int = 0
     api_body: bytes | None = None
     file_statuses: list[int] = field(default_factory=list)
@@ -136,6 +141,10 @@ class _Handler(BaseHTTPRequestHandler):
         if authorization not in (None, f"Bearer {self.hub.token}"):
             return self._fail(401, message="Invalid credentials in Authorization header")
         repo_id = "/".join(parts[2:4] if parts[0] == "api" else parts[:2])
+        if repo_id in self.hub.moved:
+            if parts[0] == "api":
+                return self._send(307, b"", {"Location": self.hub.moved[repo_id]})
+            repo_id = "/".join(urlsplit(self.hub.moved[repo_id]).path.split("/")[3:5])
         repo = self.hub.repos.get(repo_id)
         if repo is None or (repo.private and authorization is None):
             return self._fail(401 if authorization is None else 404, "RepoNotFound", "Repository not found")

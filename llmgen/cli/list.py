@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from llmgen.cli.terminal.output import note, print_json, size, table
 from llmgen.cli.terminal.progress import Bar
 from llmgen.errors import LLMGenError
 from llmgen.hub import state
+from llmgen.hub.remote import partial_fetches
 from llmgen.visible import visible
 
 COLUMNS = ("name", "size", "type", "architecture", "runs", "last used", "where")
@@ -35,12 +37,14 @@ def command(
         for number, model in enumerate(models):
             bar.update(number)
             here.append(_describe(model))
+    partial = [(name, path.stat().st_size) for name, path in partial_fetches(hub.models_folders())]
     names = {entry["name"] for entry in here}
     absent = [model for name, model in hub.KNOWN_MODELS.items() if name not in names]
     if json:
-        _print_json(here, absent)
+        _print_json(here, partial, absent)
         return
     rows = [_row(entry) for entry in here]
+    rows += [(name, size(n), *"----", "partly fetched; llmgen pull goes on") for name, n in partial]
     rows += [(m.name, size(m.size), *"----", f"not here; llmgen pull {m.name}") for m in absent]
     note(f"models folder: {', '.join(visible(folder.absolute()) for folder in hub.models_folders())}")
     table(COLUMNS, rows, right=(1,))
@@ -49,14 +53,23 @@ def command(
             note(f"{visible(entry['name'])} does not run: {visible(entry['error'])}")
 
 
-def _print_json(here: list[dict[str, Any]], absent: list[hub.KnownModel]) -> None:
+def _print_json(
+    here: list[dict[str, Any]], partial: list[tuple[str, int]], absent: list[hub.KnownModel]
+) -> None:
     known = [
         {"name": m.name, "summary": m.summary, "size": m.size, "download": m.download_bytes} for m in absent
     ]
     folders = [str(folder.absolute()) for folder in hub.models_folders()]
     aliases = state.aliases()
     print_json(
-        {"folder": folders[0], "folders": folders, "models": here, "aliases": aliases, "available": known}
+        {
+            "folder": folders[0],
+            "folders": folders,
+            "models": here,
+            "partial": [{"name": name, "size": n_bytes} for name, n_bytes in partial],
+            "aliases": aliases,
+            "available": known,
+        }
     )
 
 
@@ -98,5 +111,12 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
         entry.get("architecture") or "?",
         "yes" if entry["runs"] else "no",
         time.strftime("%Y-%m-%d", time.localtime(used)) if used else "-",
-        entry["path"] if entry["place"] == "models folder" else entry["place"],
+        _where(entry),
     )
+
+
+def _where(entry: dict[str, Any]) -> str:
+    """The place; of several models folders, which one."""
+    if entry["place"] == "models folder" and len(hub.models_folders()) > 1:
+        return str(Path(entry["path"]).parent)
+    return str(entry["place"])

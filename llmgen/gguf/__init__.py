@@ -6,9 +6,9 @@ that Python reads.  Raises :class:`llmgen.errors.ModelFileError`.
 
 from __future__ import annotations
 
-from llmgen.gguf.file import GGUFFile
+from llmgen.gguf.file import GGUFFile, check_model
 from llmgen.gguf.strings import StringArray
 from llmgen.gguf.tensors import TensorInfo
 from llmgen.gguf.types import GGMLType
 
-__all__ = ["GGMLType", "GGUFFile", "StringArray", "TensorInfo"]
+__all__ = ["GGMLType", "GGUFFile", "StringArray", "TensorInfo", "check_model"]

@@ -119,3 +119,8 @@ class GGUFFile:
 
     def __repr__(self) -> str:
         return f"<GGUFFile {str(self.path)!r}: {shown(self.architecture, quote=False)}, {len(self.tensors)} tensors>"
+
+
+def check_model(path: Path) -> None:
+    """Raise ModelFileError for a file that is no whole GGUF model."""
+    GGUFFile.open(path).close()

@@ -5,6 +5,7 @@ Imports neither numpy nor anything that draws on a terminal.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,11 +37,18 @@ __all__ = [
     "models_folders",
 ]
 
+_log = logging.getLogger(__name__)
 
-def locate(model: str, memory: Callable[[], int | None] = lambda: None) -> Path:
+
+def locate(
+    model: str,
+    memory: Callable[[], int | None] = lambda: None,
+    check: Callable[[Path], None] = lambda path: None,
+) -> Path:
     """The file that MODEL names; one that is known, or lies on the hub or the web, is fetched first.
 
-    ``memory``: the bytes that a model may take which is chosen for its type alone.
+    ``memory``: the bytes that a model may take which is chosen for its type alone.  ``check``: raises
+    ModelFileError for a file that is not whole.
 
     Raises:
         ModelFileError: nothing has that name.
@@ -51,7 +59,9 @@ def locate(model: str, memory: Callable[[], int | None] = lambda: None) -> Path:
         return found
     if isinstance(found, KnownModel):
         return fetch(found, models_folder())
-    return fetch_reference(found, memory())
+    from llmgen.hub.remote import Watch
+
+    return fetch_reference(found, memory(), Watch(say=lambda line: _log.info("%s", line), check=check))
 
 
 def fetch(model: KnownModel, folder: Path, progress: Progress | None = None) -> Path:

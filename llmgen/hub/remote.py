@@ -5,26 +5,36 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmgen.errors import DownloadError
+from llmgen.errors import DownloadError, ModelFileError
 from llmgen.files import folder_lock
 from llmgen.hub import cache, web
 from llmgen.hub.choice import choose
 from llmgen.hub.contents import Candidate, File
-from llmgen.hub.references import Reference, UrlReference
+from llmgen.hub.references import HubReference, Reference, UrlReference
 from llmgen.hub.repository import Repository, look_up
 from llmgen.hub.space import check_space, disk_errors
 from llmgen.hub.splits import split_of
 from llmgen.hub.state import note_fetched
-from llmgen.hub.transfer import Body, Fetched, transfer
+from llmgen.hub.transfer import (
+    Body,
+    Fetched,
+    partial_files,
+    partial_path,
+    remove_partial,
+    transfer,
+    what_is_partial,
+)
 
 Progress = Callable[[str, int, int], None]
+"""As in ``transfer.py``, and with step "wait" where another program fetches the same."""
 Say = Callable[[str], None]
-_URLS = "urls"
+URLS = "urls"
+"""The folder in the models folder for what is fetched from URLs."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,8 @@ class Watch:
 
     progress: Progress = field(default=lambda step, done, total: None)
     say: Say = field(default=lambda line: None)
+    check: Callable[[Path], None] = field(default=lambda path: None)
+    """Given a whole model whose server has announced neither a hash nor a size; raises ModelFileError."""
 
 
 def find_cached(reference: Reference, models_folder: Path) -> Path | None:
@@ -96,7 +108,7 @@ class _Fetch:
         need = 0
         for file in self._model.files:
             if not self._is_here(file):
-                partial = _partial(self._here.blob(self._key(file)))
+                partial = partial_path(self._here.blob(self._key(file)))
                 need += max(0, (file.size or 0) - (partial.stat().st_size if partial.exists() else 0))
         check_space(need, self._here.folder, self._model.path, "HF_HOME")
 
@@ -124,7 +136,7 @@ class _Fetch:
         blob, pointer = self._here.blob(self._key(file)), self._pointer(file)
         was_here = blob.exists()
         if not was_here:
-            partial = _partial(blob) if locked else _private(blob)
+            partial = partial_path(blob) if locked else _private(blob)
             body = Body(
                 url=self._repository.url(file),
                 what=f"{self._repository.reference.repo_id}/{file.path}",
@@ -136,7 +148,7 @@ class _Fetch:
                 elsewhere="HF_HOME",
             )
             fetched = transfer(body, partial, self._report)
-            _tell(body, fetched, self._watch)
+            _judge(body, fetched, partial, self._watch)
             if not body.has_hash:
                 blob = self._here.blob(fetched.sha256)
             partial.replace(blob)
@@ -144,27 +156,58 @@ class _Fetch:
         if not was_here:
             note_fetched(pointer, str(self._repository.reference))
 
-    def _report(self, done: int, total: int) -> None:
-        self._watch.progress("download", self._done + done, self._model.size or 0)
-
-
-def _partial(blob: Path) -> Path:
-    return blob.with_name(f"{blob.name}.llmgen-part")
+    def _report(self, step: str, done: int, total: int) -> None:
+        if step == "download":  # all files of a model count as one
+            done, total = self._done + done, self._model.size or 0
+        self._watch.progress(step, done, total)
 
 
 def _private(blob: Path) -> Path:
     """A partial file of this process alone, where the file system has no locks: it cannot be gone on with."""
-    return blob.with_name(f"{blob.name}.{os.getpid()}.llmgen-part")
+    return partial_path(blob.with_name(f"{blob.name}.{os.getpid()}"))
 
 
 def _once(call: Callable[[], None]) -> Callable[[], None]:
     return functools.cache(call)
 
 
-def _tell(body: Body, fetched: Fetched, watch: Watch) -> None:
-    if not fetched.hash_checked:
-        lacks = "no hash" if fetched.size_checked else "neither a hash nor a size"
-        watch.say(f"{body.what}: the server gives {lacks} to check the file with")
+def _judge(body: Body, fetched: Fetched, partial: Path, watch: Watch) -> None:
+    """Say what could not be checked, and have the file itself looked at where nothing could be."""
+    if fetched.hash_checked:
+        return
+    lacks = "no hash" if fetched.size_checked else "neither a hash nor a size"
+    watch.say(f"{body.what}: the server gives {lacks} to check the file with")
+    if fetched.size_checked or split_of(body.what):
+        return
+    try:
+        watch.check(partial)
+    except ModelFileError as error:
+        remove_partial(partial)
+        raise DownloadError(f"{body.what} did not arrive whole, so nothing was kept: {error}") from None
+
+
+# -- interrupted fetches
+
+
+def partial_fetches(models_folders: Iterable[Path]) -> list[tuple[str, Path]]:
+    """What interrupted fetches have left: the MODEL that goes on with it, and the partial file."""
+    found = [
+        (f"hf.co/{what}", path)
+        for repository in cache.repositories()
+        for path in partial_files(repository.blob(""))
+        if (what := what_is_partial(path)).startswith(f"{repository.repo_id}/")
+    ]
+    folders = [folder for models in models_folders for folder in (models / URLS).glob("*")]
+    found += [(what, path) for f in folders for path in partial_files(f) if (what := what_is_partial(path))]
+    return sorted(found)
+
+
+def partials_of(reference: Reference, models_folders: Iterable[Path]) -> list[Path]:
+    """The partial files of what a reference names; of a repository without a file, all of them."""
+    name = str(reference).partition(":")[0] if isinstance(reference, HubReference) else str(reference)
+    return [
+        path for what, path in partial_fetches(models_folders) if what == name or what.startswith(f"{name}/")
+    ]
 
 
 # -- any other server
@@ -173,7 +216,7 @@ def _tell(body: Body, fetched: Fetched, watch: Watch) -> None:
 def _url_path(reference: UrlReference, models_folder: Path) -> Path:
     """Where the file of a URL is kept: in a folder that the URL decides, under its own name."""
     key = hashlib.sha256(reference.url.encode()).hexdigest()[:16]
-    return models_folder / _URLS / key / reference.file
+    return models_folder / URLS / key / reference.file
 
 
 def _parts(reference: UrlReference) -> list[UrlReference]:
@@ -201,9 +244,9 @@ def _fetch_urls(reference: UrlReference, models_folder: Path, watch: Watch) -> P
 def _fetch_url(reference: UrlReference, path: Path, locked: bool, watch: Watch) -> None:
     if path.exists():
         return
-    partial = _partial(path) if locked else _private(path)
-    body = Body(reference.url, reference.file)
-    fetched = transfer(body, partial, lambda done, total: watch.progress("download", done, total))
-    _tell(body, fetched, watch)
+    partial = partial_path(path) if locked else _private(path)
+    body = Body(reference.url, reference.url)
+    fetched = transfer(body, partial, watch.progress)
+    _judge(body, fetched, partial, watch)
     partial.replace(path)
     note_fetched(path, reference.url)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmgen.errors import LLMGenError, ModelFileError, shown
-from llmgen.hub.cache import CachedRepository
-from llmgen.hub.catalog import KNOWN_MODELS
+from llmgen.hub.catalog import KNOWN_MODELS, KnownModel
 from llmgen.hub.folder import find, models_folders
-from llmgen.hub.references import HubReference
+from llmgen.hub.remote import partials_of
 from llmgen.hub.splits import split_of
 from llmgen.hub.state import fetched_from, forget
+from llmgen.hub.transfer import remove_partial
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Removal:
             forget(path)
         for path in (*self.links, *self.files):
             try:
-                path.unlink(missing_ok=True)
+                remove_partial(path)  # or a whole file, which has no companion
             except OSError as error:
                 raise LLMGenError(f"cannot remove {path}: {error.strerror or error}") from None
         for path in (*self.links, *self.files):
@@ -47,7 +47,7 @@ def plan_removal(model: str) -> Removal:
     """
     found = find(model)
     if not isinstance(found, Path):
-        partial = _partial_files(found) if isinstance(found, HubReference) else ()
+        partial = () if isinstance(found, KnownModel) else tuple(partials_of(found, models_folders()))
         if not partial:
             raise ModelFileError(f"{shown(model)} is not here; `llmgen list` shows what is")
         return Removal(model, partial, (), _bytes(partial))
@@ -87,12 +87,6 @@ def _links(content: Path) -> Iterator[Path]:
             link = Path(place, name)
             if link.is_symlink() and Path(os.path.realpath(link)) == content:
                 yield link
-
-
-def _partial_files(reference: HubReference) -> tuple[Path, ...]:
-    """What interrupted fetches from a repository have left."""
-    blobs = CachedRepository(reference.repo_id).folder / "blobs"
-    return tuple(sorted([*blobs.glob("*.llmgen-part"), *blobs.glob("*.llmgen-part.json")]))
 
 
 def _bytes(paths: tuple[Path, ...]) -> int:

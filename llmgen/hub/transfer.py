@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _CHUNK = 1 << 20
 _MAGIC = b"GGUF"
+PARTIAL = ".llmgen-part"
 _MOST_FAILURES = 5
 """Connections that may break one after the other without a single new byte."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -40,8 +41,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18}|\*)\Z")
 _LARGEST = 1 << 50
 
-Report = Callable[[int, int], None]
-"""``report(done, total)`` in bytes; total 0 where the server does not say it."""
+Report = Callable[[str, int, int], None]
+"""``report(step, done, total)`` in bytes, with step "check" (what an earlier transfer has left is read) or
+"download"; total 0 where the server does not say it."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def transfer(body: Body, partial: Path, report: Report) -> Fetched:
         raise DownloadError(
             f"{body.what} is announced with {shown(body.size)} bytes, which no model file has"
         )
-    with _Partial(partial) as part:
+    with _Partial(partial, body.what, report) as part:
         resumed = part.size > 0
         try:
             return _complete(body, part, report)
@@ -103,6 +105,40 @@ def transfer(body: Body, partial: Path, report: Report) -> Fetched:
             raise DownloadError(str(error)) from None
 
 
+def partial_path(path: Path) -> Path:
+    """Where a file grows that is going to be at ``path``."""
+    return path.with_name(path.name + PARTIAL)
+
+
+def partial_files(folder: Path) -> list[Path]:
+    """The partial files in a folder, which interrupted transfers have left."""
+    return sorted(folder.glob(f"*{PARTIAL}"))
+
+
+def what_is_partial(partial: Path) -> str:
+    """The name, as in :class:`Body`, of what a partial file is the beginning of; empty where it is unknown."""
+    return _noted(partial, "what")
+
+
+def remove_partial(partial: Path) -> None:
+    """Remove a partial file and its companion.  Raises OSError."""
+    partial.unlink(missing_ok=True)
+    _note_of(partial).unlink(missing_ok=True)
+
+
+def _note_of(partial: Path) -> Path:
+    return partial.with_name(partial.name + ".json")
+
+
+def _noted(partial: Path, key: str) -> str:
+    """A text from the companion of a partial file; empty where it has none."""
+    with suppress(OSError, ValueError, RecursionError), open(_note_of(partial), "rb") as file:
+        note = json.loads(read_bounded(file, 10_000) or b"")
+        if isinstance(note, dict) and isinstance(note.get(key), str):
+            return str(note[key])
+    return ""
+
+
 class _WrongContent(Exception):
     """All bytes arrived, and they are not those that were announced."""
 
@@ -110,12 +146,12 @@ class _WrongContent(Exception):
 class _Partial:
     """The partial file, the hash of what is in it, and the version of the file that it belongs to."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._note = path.with_name(path.name + ".json")
+    def __init__(self, path: Path, what: str, report: Report) -> None:
+        self.path, self._what = path, what
+        self._note = _note_of(path)
         self._file: BinaryIO = open(path, "ab+")
-        self.etag = self._noted_etag()
-        self._hash()
+        self.etag = _noted(path, "etag")
+        self._hash(report)
 
     def __enter__(self) -> _Partial:
         return self
@@ -123,28 +159,22 @@ class _Partial:
     def __exit__(self, *_: object) -> None:
         self._file.close()
         if self.size == 0:
-            self.path.unlink(missing_ok=True)
-            self._note.unlink(missing_ok=True)
+            remove_partial(self.path)
 
-    def _noted_etag(self) -> str:
-        with suppress(OSError, ValueError), open(self._note, "rb") as file:
-            note = json.loads(read_bounded(file, 10_000) or b"")
-            if isinstance(note, dict) and isinstance(note.get("etag"), str):
-                return str(note["etag"])
-        return ""
-
-    def _hash(self) -> None:
+    def _hash(self, report: Report) -> None:
         self.digest, self.size = hashlib.sha256(), 0
+        there = self._file.seek(0, os.SEEK_END)
         self._file.seek(0)
         while block := self._file.read(_CHUNK):
             self.digest.update(block)
             self.size += len(block)
+            report("check", self.size, there)
 
     def start_over(self, etag: str = "") -> None:
         """Drop what is there; what comes belongs to the version ``etag``."""
         self._file.truncate(0)
         self.digest, self.size, self.etag = hashlib.sha256(), 0, etag
-        self._note.write_text(json.dumps({"etag": etag}), encoding="utf-8")
+        self._note.write_text(json.dumps({"etag": etag, "what": self._what}), encoding="utf-8")
 
     def append(self, block: bytes) -> None:
         """Write what has arrived, at once: a killed process loses nothing."""
@@ -220,7 +250,7 @@ def _fetch_rest(body: Body, part: _Partial, report: Report) -> Body:
 
 def _append(body: Body, part: _Partial, answer: httpx2.Response, report: Report) -> None:
     with web.connecting(body.url):
-        report(part.size, body.size or 0)
+        report("download", part.size, body.size or 0)
         head = b"" if part.size == 0 else _MAGIC
         for block in answer.iter_raw():
             if len(head) < len(_MAGIC):
@@ -229,7 +259,7 @@ def _append(body: Body, part: _Partial, answer: httpx2.Response, report: Report)
             if part.size + len(block) > (body.size or _LARGEST):
                 raise _WrongContent(f"{body.what} has more than the {body.size} bytes that were announced")
             part.append(block)
-            report(part.size, body.size or 0)
+            report("download", part.size, body.size or 0)
 
 
 def _check_magic(body: Body, head: bytes, answer: httpx2.Response) -> None:

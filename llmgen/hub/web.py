@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MOST_REDIRECTS = 8
 _REDIRECTS = (301, 302, 303, 307, 308)
-_LOG_IN = "`hf auth login` or HF_TOKEN gives one"
+_TOKEN = "HF_TOKEN, or `hf auth login`"
 
 
 class ConnectionBroken(Exception):
@@ -126,7 +126,7 @@ def connecting(url: str) -> Iterator[None]:
 def _reason(error: Exception) -> str:
     """What an error of the HTTP client says, which is nothing for some of them."""
     words = re.sub(r"([a-z])([A-Z])", r"\1 \2", type(error).__name__).lower()
-    return shown(str(error), quote=False) if str(error) else words
+    return shown(str(error).rstrip("."), quote=False) or words
 
 
 def unreachable(url: str, why: object) -> DownloadError:
@@ -149,13 +149,15 @@ def refusal(
     if code == "GatedRepo":
         return DownloadError(
             f"{what} is gated: its owner wants its terms accepted first; do that at {page or host}, "
-            + ("with the account of your token" if token else f"and give your token ({_LOG_IN})")
+            + ("with the account of your token" if token else f"and give your token ({_TOKEN})")
         )
     if status == 401 and "Invalid" in headers.get("X-Error-Message", "") and token is not None:
-        return DownloadError(f"{host} does not know your token; get a new one ({_LOG_IN}), or unset HF_TOKEN")
+        return DownloadError(f"{host} does not know your token; give another one ({_TOKEN}), or none")
     if status == 401:
-        with_token = "your token does not open it" if token else f"a private one needs a token ({_LOG_IN})"
-        return DownloadError(f"{host} has no {what}, or it is private; check the name, {with_token}")
+        way = " and the rights of your token" if token else f", or give a token that may read it ({_TOKEN})"
+        return DownloadError(f"{host} has no {what}, or it is private; check the name{way}")
+    if "://" in what and status in (404, 410):
+        return DownloadError(f"there is no file at {what}; check the address")
     if status in (404, 410) or code in ("RepoNotFound", "EntryNotFound", "RevisionNotFound"):
         return DownloadError(f"{host} has no {what}; check the name")
     if status == 403:
@@ -165,7 +167,7 @@ def refusal(
         return DownloadError(
             f"{host} has had too many requests from you; try again "
             + (f"in {wait} seconds" if wait.isdecimal() and len(wait) < 6 else "later")
-            + ("" if token else f", or with a token ({_LOG_IN})")
+            + ("" if token else f", or with a token ({_TOKEN})")
         )
     if status >= 500:
         return DownloadError(f"{host} has a fault of its own (status {status}) at {what}; try again later")

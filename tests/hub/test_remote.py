@@ -15,9 +15,11 @@ import pytest
 from huggingface_hub import constants, try_to_load_from_cache
 
 import hub_server
+import tiny
 from hub_server import COMMIT, Hub, sha256
 from llmgen import hub
 from llmgen.errors import DownloadError
+from llmgen.gguf import check_model
 from llmgen.hub.references import parse
 from llmgen.hub.remote import Watch
 
@@ -175,6 +177,14 @@ def test_another_part_than_was_asked_for_starts_over(hub_at: Hub) -> None:
     assert [one.status for one in hub_at.bodies] == [200, 206, 200]
 
 
+def test_what_an_earlier_fetch_has_left_is_read_first(hub_at: Hub) -> None:
+    hub_at.add("o/r", {"m.gguf": DATA})
+    partial().write_bytes(DATA[:1000])
+    seen: list[tuple[str, int, int]] = []
+    pull(watch=Watch(lambda *step: seen.append(step)))
+    assert seen[:2] == [("check", 1000, 1000), ("download", 1000, len(DATA))]
+
+
 def partial(name: str = sha256(DATA)) -> Path:
     path = Path(constants.HF_HUB_CACHE) / "models--o--r" / "blobs" / f"{name}.llmgen-part"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -253,6 +263,34 @@ def test_a_mirror_that_announces_nothing(hub_at: Hub) -> None:
     assert left(hub_at) == [sha256(DATA), "main"]
 
 
+def test_what_nothing_was_announced_of_is_looked_at_itself(hub_at: Hub, tmp_path: Path) -> None:
+    """Without a length, a connection that is cut looks like the end of the file."""
+    tiny.write(tmp_path / "m.gguf")
+    hub_at.plain["m.gguf"] = data = (tmp_path / "m.gguf").read_bytes()
+    hub_at.omit, hub_at.cuts = {"content-length", "etag"}, [len(data) - 100]
+    name = f"{hub_at.files_url}/m.gguf"
+    with pytest.raises(DownloadError, match="did not arrive whole, so nothing was kept"):
+        pull(name, watch=Watch(check=check_model))
+    assert left(hub_at) == []
+    assert pull(name, watch=Watch(check=check_model)).read_bytes() == data
+
+
+def test_a_server_that_stops_sending_is_asked_again(hub_at: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_at.add("o/r", {"m.gguf": DATA})
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
+    asked_again = threading.Event()
+
+    def stop(offset: int) -> None:
+        if len(hub_at.bodies) > 1:
+            asked_again.set()
+        elif offset >= 65_536:
+            asked_again.wait(60)
+
+    hub_at.before_body = stop
+    assert pull().read_bytes() == DATA
+    assert hub_at.bodies[1].headers["range"] == "bytes=65536-"
+
+
 def test_a_mirror_without_commits_and_a_file_that_changes(hub_at: Hub) -> None:
     repo = hub_at.add("o/r", {"m.gguf": DATA}, commit=None)
     assert pull().read_bytes() == DATA
@@ -272,6 +310,18 @@ def test_the_token_goes_to_the_hub_alone(hub_at: Hub, monkeypatch: pytest.Monkey
     assert sent == {("hub", f"Bearer {hub_at.token}"), ("files", None)}
 
 
+def test_a_listing_that_is_elsewhere_gets_no_token(hub_at: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repository that was renamed is redirected on the hub itself; another server is none of it."""
+    monkeypatch.setenv("HF_TOKEN", hub_at.token)
+    hub_at.add("o/new", {"m.gguf": DATA})
+    hub_at.moved["o/r"] = f"{hub_at.url}/api/models/o/new?blobs=true"
+    assert pull("o/r/m.gguf").read_bytes() == DATA
+    hub_at.moved["o/s"] = f"{hub_at.files_url}/api/models/o/new"
+    with pytest.raises(DownloadError):
+        pull("o/s")
+    assert {one.headers.get("authorization") for one in hub_at.asked if one.server == "files"} == {None}
+
+
 def test_a_url_gets_no_token(hub_at: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", hub_at.token)
     hub_at.plain["m.gguf"] = DATA
@@ -286,9 +336,9 @@ def test_a_url_gets_no_token(hub_at: Hub, monkeypatch: pytest.MonkeyPatch) -> No
         (
             {"private": True},
             None,
-            r"has no o/r, or it is private; check the name, a private one needs a token",
+            r"has no o/r, or it is private; check the name, or give a token that may read it",
         ),
-        ({}, "hf_wrong", "does not know your token; get a new one"),
+        ({}, "hf_wrong", "does not know your token; give another one"),
         ({}, "hf_\xe4", "characters in it that no token has"),
     ],
 )
@@ -301,6 +351,11 @@ def test_what_is_not_for_everybody(
     with pytest.raises(DownloadError, match=says):
         pull()
     assert left(hub_at) == []
+
+
+def test_a_url_that_leads_nowhere(hub_at: Hub) -> None:
+    with pytest.raises(DownloadError, match="there is no file at http://.*/m.gguf; check the address"):
+        pull(f"{hub_at.files_url}/m.gguf")
 
 
 @pytest.mark.parametrize(
@@ -322,7 +377,7 @@ def test_errors_of_the_listing(hub_at: Hub, status: int, says: str) -> None:
 
 @pytest.mark.parametrize(
     ("status", "says"),
-    [(401, "or it is private"), (403, "refuses o/r/m.gguf"), (404, "has no o/r/m.gguf"), (410, "has no")],
+    [(401, "or it is private"), (403, "refuses o/r/m.gguf"), (404, "has no o/r/m.gguf"), (410, "has no o/r")],
 )
 def test_errors_of_the_file(hub_at: Hub, status: int, says: str) -> None:
     hub_at.add("o/r", {"m.gguf": DATA})
@@ -347,7 +402,7 @@ def test_a_login_page(hub_at: Hub) -> None:
     with pytest.raises(DownloadError, match="is not a hub .a proxy's login page"):
         pull()
     with pytest.raises(
-        DownloadError, match="sent a web page .a login page, perhaps. in place of the GGUF file m.gguf"
+        DownloadError, match="sent a web page .a login page, perhaps. in place of the GGUF file http.*/m.gguf"
     ):
         pull(f"{hub_at.files_url}/m.gguf")
     assert left(hub_at) == []

@@ -11,6 +11,7 @@ from hub_server import COMMIT, Hub, sha256
 from llmgen import hub
 from llmgen.errors import DownloadError, ModelFileError
 from llmgen.hub.references import parse
+from llmgen.hub.remote import partial_fetches
 from llmgen.hub.removal import plan_removal
 
 DATA = b"GGUF" + bytes(1000)
@@ -101,10 +102,31 @@ def test_what_an_interrupted_fetch_has_left(hub_at: Hub) -> None:
     hub_at.cuts = [500, *[0] * 5]
     with pytest.raises(DownloadError):
         pull("o/r")
-    removal = plan_removal("o/r")
-    assert removal.size > 500
-    removal.perform()
-    assert there(Path(constants.HF_HUB_CACHE)) == []
+    url = f"{hub_at.files_url}/m.gguf"
+    hub_at.plain["m.gguf"] = DATA
+    hub_at.cuts = [500, *[0] * 5]
+    with pytest.raises(DownloadError):
+        pull(url)
+    folders = hub.models_folders()
+    assert [name for name, _ in partial_fetches(folders)] == ["hf.co/o/r/m-Q4_K_M.gguf", url]
+    for name in ("o/r:Q4_K_M", url):
+        removal = plan_removal(name)
+        assert removal.size == 500
+        removal.perform()
+    assert there(Path(constants.HF_HUB_CACHE), *folders) == []
+
+
+def test_a_partial_fetch_of_another_repository_stays(hub_at: Hub) -> None:
+    for repo in ("o/r", "o/r2"):
+        hub_at.add(repo, {"m-Q4_K_M.gguf": DATA})
+        hub_at.cuts = [500, *[0] * 5]
+        with pytest.raises(DownloadError):
+            pull(repo)
+    plan_removal("o/r").perform()
+    assert [name for name, _ in partial_fetches([])] == ["hf.co/o/r2/m-Q4_K_M.gguf"]
+    for name in ("o/r", "o/r2/n.gguf"):
+        with pytest.raises(ModelFileError, match="is not here"):
+            plan_removal(name)
 
 
 @pytest.mark.parametrize("name", ["o/r", "nothing", "smollm2", "ollama:x"])

@@ -74,10 +74,14 @@ def fetch(model: hub.KnownModel | hub.Reference) -> Path:
 def _fetch_reference(reference: hub.Reference) -> Path:
     """Fetch a model of the hub or the web."""
     from llmgen.backends.cpu.memory import available_bytes
+    from llmgen.gguf import check_model
     from llmgen.hub.remote import Watch
 
     name = visible(reference)
-    bar = Bar(f"fetching {name}", number=size)
+    bars = {
+        "check": Bar("checking what is here", number=size),
+        "download": Bar(f"fetching {name}", number=size),
+    }
     asked = False
 
     def progress(step: str, done: int, total: int) -> None:
@@ -85,15 +89,16 @@ def _fetch_reference(reference: hub.Reference) -> Path:
         if step == "wait":
             note(f"another program is fetching {name}; waiting for it")
             return
-        if not asked and not can_draw():
-            note(f"fetching {name}" + (f": {size(total)}" if total else ""))
-        asked = True
-        bar.total = total
-        bar.update(done)
+        if step == "download" and not asked:
+            asked = True
+            if not can_draw():
+                note(f"fetching {name}" + (f": {size(total)}" if total else ""))
+        bars[step].total = total
+        bars[step].update(done)
 
     try:
-        with bar:
-            path = hub.fetch_reference(reference, available_bytes(), Watch(progress, note))
+        with bars["check"], bars["download"]:
+            path = hub.fetch_reference(reference, available_bytes(), Watch(progress, note, check_model))
     except KeyboardInterrupt:
         if asked:
             note(f"{name}: what has arrived is kept; the same command goes on from there")
