@@ -16,10 +16,10 @@ import numpy as np
 
 from llmgen.errors import UsageError
 from llmgen.model.decoder import Decoder, check_same_heads
-from llmgen.model.keys import MAX_CONTEXT, MAX_FEED_FORWARD, MAX_HEADS, Keys
+from llmgen.model.keys import MAX_CONTEXT, MAX_FEED_FORWARD, MAX_HEADS, MAX_LAYERS, Keys
 from llmgen.model.ops import Ops, StateHandle, Value
-from llmgen.model.rope import NOPE, Rope
-from llmgen.model.weights import Weights
+from llmgen.model.rope import NOPE, Rope, RopeScaling
+from llmgen.model.weights import Matrix, Weights
 
 
 class PreNorm(Decoder):
@@ -191,6 +191,10 @@ class Windowed(PreNorm):
     """The window of a file without that key; 0: none; None: such a file is refused."""
     window_period: ClassVar[int] = 4
     """Every n-th layer sees the whole context, unless the file says otherwise."""
+    own_rotation: ClassVar[bool] = False
+    """Whether layers with the window may turn another part of a head."""
+    global_first: ClassVar[bool] = False
+    """Whether that is the first layer of a period, not the last."""
 
     window: int
     local: tuple[bool, ...]
@@ -202,14 +206,60 @@ class Windowed(PreNorm):
         if "window" not in own:
             own["window"] = keys.whole("attention.sliding_window", cls.window_default, 0, MAX_CONTEXT)
         key = "attention.sliding_window_pattern"
-        local = keys.every_nth(key, n_layers, cls.window_period) if own["window"] else (False,) * n_layers
+        local = (False,) * n_layers
+        if own["window"]:
+            local = keys.every_nth(key, n_layers, cls.window_period, cls.global_first)
         model = super().read(keys, local=local, **own)
         if model.window:
-            check_same_heads(keys, model)
+            check_same_heads(keys, model, not cls.own_rotation)
         return model
 
     def window_of(self, layer: int) -> int:
         return self.window if self.local[layer] else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRopes(Windowed):
+    """Layers with the window may rotate with a base of their own."""
+
+    local_base_default: ClassVar[float | None] = None
+    """That base in a file that does not say so; None: the one of the other layers."""
+    local_scaled: ClassVar[bool] = True
+    """Whether the positions of layers with the window are scaled like the others'."""
+
+    rope_base_local: float
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        base = cls.local_base_default or keys.real("rope.freq_base", 10000.0, low=1e-3)
+        return super().read(keys, rope_base_local=keys.real("rope.freq_base_swa", base, low=1e-3), **own)
+
+    def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
+        whole, local = self.rope(self.factors(b, w)), self.local_rope()
+        return [local if is_local else whole for is_local in self.local]
+
+    def local_rope(self) -> Rope:
+        """The rotation of layers with the window."""
+        scaling = self.rope_scaling if self.local_scaled else RopeScaling()
+        return Rope.of(self.n_rot, self.rope_base_local, self.neox, scaling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftLayers(Decoder):
+    """Behind the layers a file may have some that guess further tokens (arXiv:2404.19737); they are not used."""
+
+    n_draft_layers: int
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        n_layers = keys.whole("block_count", low=1, high=MAX_LAYERS)
+        n_draft = keys.whole("nextn_predict_layers", 0, 0, n_layers - 1)
+        return super().read(keys, n_layers=n_layers - n_draft, n_draft_layers=n_draft, **own)
+
+    def output_matrix(self, w: Weights) -> Matrix:
+        for layer in range(self.n_layers, self.n_layers + self.n_draft_layers):
+            w.skip_layer(layer)
+        return super().output_matrix(w)
 
 
 @dataclass(frozen=True, kw_only=True)

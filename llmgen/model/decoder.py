@@ -43,6 +43,8 @@ class Decoder(ABC):
     causal: ClassVar[bool] = True
     """False: a token also sees those behind it, so that a text is computed in one run, and none is written
     token by token."""
+    qkv_bias: ClassVar[bool] = True
+    """False: biases of q, k and v are not used either."""
     mixture: ClassVar[bool] = False
     """Whether its files may have keys or tensors of experts."""
 
@@ -174,6 +176,10 @@ class Decoder(ABC):
         else:
             sizes = {"q": n_q, "k": n_k, "v": n_v}
             parts = [w.matrix(name + p, n, self.n_embd) for p, n in sizes.items()]
+        if not self.qkv_bias:
+            for part in ("qkv", "q", "k", "v"):
+                w.skip(f"{name}{part}.bias")
+            return b.linear(x, parts[0]), b.linear(x, parts[1]), b.linear(x, parts[2])
         if w.has(f"{name}qkv.bias"):
             biases: list[Vector | None] = [*w.vector_parts(f"{name}qkv.bias", (n_q, n_k, n_v))]
         else:
@@ -289,13 +295,15 @@ class Decoder(ABC):
         return long if b.n_ctx > self.rope_scaling.original_context else short
 
 
-def check_same_heads(keys: Keys, model: Decoder) -> None:
-    """Refuse sliding-window layers whose heads are not those of the other layers."""
-    for key, expected in (
-        ("attention.key_length_swa", model.head_dim),
-        ("attention.value_length_swa", model.value_dim),
-        ("rope.dimension_count_swa", model.n_rot),
-    ):
+def check_same_heads(keys: Keys, model: Decoder, rotation: bool = True) -> None:
+    """Refuse sliding-window layers whose heads are not those of the other layers, or (rotation) turn otherwise."""
+    expectations = {
+        "attention.key_length_swa": model.head_dim,
+        "attention.value_length_swa": model.value_dim,
+    }
+    if rotation:
+        expectations["rope.dimension_count_swa"] = model.n_rot
+    for key, expected in expectations.items():
         if keys.whole(key, expected, low=0) != expected:
             raise keys.refuse(key, f"{expected} as in the other layers")
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Protocol
 
 from llmgen.model.blocks import PreNorm
-from llmgen.model.decoder import Decoder
 from llmgen.model.keys import MAX_LAYERS, Keys
 from llmgen.model.ops import Ops, StateHandle, Value
 from llmgen.model.rope import Rope
 from llmgen.model.states import State
-from llmgen.model.weights import Matrix, Vector, Weights
+from llmgen.model.weights import Vector, Weights
 
 
 class Mixer(Protocol):
@@ -53,24 +51,6 @@ class Hybrid(PreNorm):
         if self.is_recurrent(layer):
             return self.mixer(b, w, x, layer, state)
         return super().attended(b, w, x, layer, state[0], rope)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DraftLayers(Decoder):
-    """Behind the layers a file may have some that guess further tokens (arXiv:2404.19737); they are not used."""
-
-    n_draft_layers: int
-
-    @classmethod
-    def read(cls, keys: Keys, **own: Any) -> Self:
-        n_layers = keys.whole("block_count", low=1, high=MAX_LAYERS)
-        n_draft = keys.whole("nextn_predict_layers", 0, 0, n_layers - 1)
-        return super().read(keys, n_layers=n_layers - n_draft, n_draft_layers=n_draft, **own)
-
-    def output_matrix(self, w: Weights) -> Matrix:
-        for layer in range(self.n_layers, self.n_layers + self.n_draft_layers):
-            w.skip_layer(layer)
-        return super().output_matrix(w)
 
 
 def recurrent_layers(keys: Keys, period: int) -> tuple[bool, ...]:

@@ -85,6 +85,18 @@ class Keys:
             raise self.fail(key, _found(value), f"a finite number {bounds}")
         return float(value)
 
+    def per_layer_real(self, key: str, n_layers: int, default: float | None = None) -> tuple[float, ...]:
+        """A finite number of at least 0 for each layer: an array of them, or one number for all."""
+        value = self.get(key)
+        if not isinstance(value, np.ndarray):
+            return (self.real(key, default),) * n_layers
+        if value.dtype.kind != "f" or len(value) < n_layers:
+            raise self.refuse(key, f"a number for each of {n_layers} layers")
+        numbers = tuple(float(n) for n in value[:n_layers])
+        if not all(math.isfinite(n) and n >= 0 for n in numbers):
+            raise self.refuse(key, "finite numbers of at least 0")
+        return numbers
+
     def choice(self, key: str, options: tuple[str, ...], default: str) -> str:
         """One of the given words; missing or empty: the default."""
         value = self.get(key)
@@ -94,10 +106,11 @@ class Keys:
             raise self.fail(key, _found(value), f"{', '.join(options[:-1])} or {options[-1]}")
         return value
 
-    def every_nth(self, key: str, n_layers: int, period: int) -> tuple[bool, ...]:
+    def every_nth(self, key: str, n_layers: int, period: int, first: bool = False) -> tuple[bool, ...]:
         """A flag for each layer; without one each ``period``-th layer is False, the others are True.
 
-        The file may give a flag for each layer, or another period (0: all True).
+        first: the first layer of a period, not the last.  The file may give a flag for each
+        layer, or another period (0: all True).
         """
         value = self.get(key)
         if isinstance(value, np.ndarray) and value.dtype.kind in "biu":
@@ -106,7 +119,8 @@ class Keys:
             return tuple(value.astype(bool).tolist())
         if value is not None:
             period = self.whole(key, low=0, high=MAX_LAYERS)
-        return tuple(period == 0 or layer % period < period - 1 for layer in range(n_layers))
+        odd_one = 0 if first else period - 1
+        return tuple(period == 0 or layer % period != odd_one for layer in range(n_layers))
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         """Whether something is so."""

@@ -43,6 +43,8 @@ class Mixture(PreNorm):
     has; a key, and perhaps times the count; a key, and where that is missing those of a dense one."""
     may_be_dense: ClassVar[bool] = False
     """Whether a file without experts is a dense model, or refused."""
+    choice_bias: ClassVar[str] = "exp_probs_b.bias"
+    """The name of what a file may add to the scores for the choice."""
     leading_dense: ClassVar[bool] = False
     """Whether the first layers may be dense."""
 
@@ -122,12 +124,12 @@ class Mixture(PreNorm):
             return given or keys.whole("feed_forward_length", high=MAX_FEED_FORWARD)
         return given if cls.shared_size == "key" else (given or n_expert_ff) * count
 
-    def is_dense(self, layer: int) -> bool:
+    def is_dense(self, w: Weights, layer: int) -> bool:
         """Whether a layer's feed-forward is no mixture."""
         return layer < self.n_dense_layers
 
     def fed_forward(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
-        if self.is_dense(layer):
+        if self.is_dense(w, layer):
             return super().fed_forward(b, w, x, layer)
         y = self.routed(b, w, x, layer)
         return b.add(y, self.shared(b, w, x, layer)) if self.n_shared_ff else y
@@ -147,7 +149,7 @@ class Mixture(PreNorm):
             logits,
             self.n_used,
             self.expert_scores,
-            bias=w.optional_vector(f"blk.{layer}.exp_probs_b.bias", self.n_experts),
+            bias=w.optional_vector(f"blk.{layer}.{self.choice_bias}", self.n_experts),
             groups=self.expert_groups,
             normalize=self.weights_normalized,
             scale=self.weights_scale,
@@ -189,8 +191,7 @@ class Mixture(PreNorm):
     ) -> tuple[Value, Value]:
         """Both projections of experts that have them as one matrix, gate first."""
         both = w.experts(name, self.n_experts, 2 * n_ff, x.n)
-        scales = w.optional_vector(f"{name}.scale", self.n_experts)
-        gate, up = (b.expert_linear(x, both.rows(at, n_ff), choice, None, scales) for at in (0, n_ff))
+        gate, up = (b.expert_linear(x, both.rows(at, n_ff), choice) for at in (0, n_ff))
         return gate, up
 
     def shared(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
@@ -217,6 +218,18 @@ class GatedShared(Mixture):
     def shared(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
         gate = b.linear(x, w.matrix(f"blk.{layer}.ffn_gate_inp_shexp", 1, self.n_embd))
         return b.gate_heads(super().shared(b, w, x, layer), gate)
+
+
+class ByTensors(Mixture):
+    """A layer is a mixture if the file has a router for it; dense matrices beside one are not used."""
+
+    def is_dense(self, w: Weights, layer: int) -> bool:
+        return not w.has(f"blk.{layer}.ffn_gate_inp")
+
+    def routed(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
+        for part in ("gate", "up", "down"):
+            w.skip(f"blk.{layer}.ffn_{part}")
+        return super().routed(b, w, x, layer)
 
 
 def _groups(keys: Keys, n_experts: int, n_used: int) -> tuple[int, int]:

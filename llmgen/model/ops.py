@@ -127,6 +127,9 @@ class Ops(Protocol):
     def clamp(self, x: Value, limit: float) -> Value:
         """x, but no value below -limit or above limit."""
 
+    def at_most(self, x: Value, limit: float) -> Value:
+        """x, but no value above limit."""
+
     def activate(self, x: Value, activation: str) -> Value:
         """activation(x), value by value.
 
@@ -140,8 +143,8 @@ class Ops(Protocol):
         'swiglu_oai' (GPT-OSS): gelu_quick(gate) * (up + 1), the gate at most 7, up within -7 and 7.
         """
 
-    def gate_heads(self, x: Value, gate: Value) -> Value:
-        """Each head of x times the sigmoid of its gate; gate: [tokens, n_heads]."""
+    def gate_heads(self, x: Value, gate: Value, activation: str = "sigmoid") -> Value:
+        """Each head of x times activation(its gate), 'sigmoid' or 'softplus'; gate: [tokens, n_heads]."""
 
     def head_part(self, x: Value, n_heads: int, first: int, count: int) -> Value:
         """Of each of the n_heads heads of x the ``count`` values from ``first`` on: [tokens, n_heads * count]."""
@@ -201,6 +204,7 @@ class Ops(Protocol):
         groups: tuple[int, int] = (1, 1),
         normalize: bool = False,
         scale: float = 1.0,
+        shared_by: int = 1,
     ) -> Choice:
         """The n_used best of the experts for each token, by the router's logits [tokens, n_experts].
 
@@ -209,6 +213,8 @@ class Ops(Protocol):
         are chosen out of the m groups whose two best have the largest sum.  The weights are
         the scores, divided by their sum if ``normalize``, times ``scale``.  Of experts that
         are equally good the one with the lower number comes first; NaN counts as the best.
+        shared_by: so many neighbours stand for one expert, whose number is theirs divided by
+        it; it may be chosen by several of them, and has the score of the expert of that number.
         """
 
     def expert_linear(

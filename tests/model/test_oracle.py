@@ -13,6 +13,7 @@ import pytest
 
 import variants
 from archs import CHANGED, SPECS, build_arch, build_changed, build_variant, reference
+from llmgen.backends.cpu.model import dry_run
 from llmgen.backends.numpy import NumpyModel, functions
 from llmgen.errors import UsageError
 from llmgen.gguf import GGUFFile
@@ -200,3 +201,14 @@ def test_integer_dots_agree_with_the_dequantized_product() -> None:
     weight = (ints * scales[..., None]).reshape(5, 96)
     blocked = kernels.matvec_int8_q8_0(ints, scales, x)
     np.testing.assert_allclose(blocked, kernels.matmul_int8(weight, x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["glm4moe-moe", "hy_v3-moe"])
+def test_layers_that_guess_further_tokens_are_left_out(name: str) -> None:
+    keys = {"block_count": ("UINT32", 3), "nextn_predict_layers": ("UINT32", 1)}
+    more = {"blk.2.attn_norm.weight": [256], "blk.2.nextn.eh_proj.weight": [512, 256]}
+    path = build_variant(name, "drafts", set_keys=keys, reshape=more)
+    tokens, expected = reference(name)
+    assert nmse(logits(path, tokens), expected) < 1e-11
+    with GGUFFile.open(path) as file:
+        dry_run(file)  # no tensor is left unread

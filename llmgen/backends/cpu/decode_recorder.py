@@ -185,7 +185,7 @@ class DecodeRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder):
         activations, reads = self.quantized(x, bound.kernels.activations)
         out = self.value(w.n_rows, private=False, partition=Rows(w.n_rows), like=routing.rows)
         accesses, arguments = self._matvec_arguments(bound, w.n_rows, activations, reads, out, COUNT_TOKENS)
-        own = self.scratch(STEP_BYTES + MAX_COLUMNS * activations.stride)
+        own = self.scratch(STEP_BYTES + MAX_COLUMNS * routing.most * activations.stride)
         self.emit(
             "experts:matvec",
             [*accesses, (own, EVERYTHING, True)],

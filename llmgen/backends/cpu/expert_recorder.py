@@ -33,6 +33,8 @@ class Routing:
     """Which experts the tokens of a run have chosen."""
 
     n_used: int
+    most: int
+    """How often a token can choose the same expert."""
     weights: Value
     """[tokens, n_used]"""
     block: Value
@@ -59,6 +61,7 @@ class ExpertRecorder(Recorder):
         groups: tuple[int, int] = (1, 1),
         normalize: bool = False,
         scale: float = 1.0,
+        shared_by: int = 1,
     ) -> Routing:
         private = not self.split_tokens
         partition = TOKENS if self.split_tokens else EVERYTHING
@@ -82,18 +85,20 @@ class ExpertRecorder(Recorder):
             n_groups_used=groups[1],
             normalize=int(normalize),
             scale=float(scale),
+            shared_by=shared_by,
             ids=ids,
             weights=weights,
             scratch=scratch,
         )
-        return self._sorted(ids, weights, logits.n, n_used)
+        return self._sorted(ids, weights, logits.n // shared_by, min(shared_by, n_used))
 
-    def _sorted(self, ids: Value, weights: Value, n_experts: int, n_used: int) -> Routing:
+    def _sorted(self, ids: Value, weights: Value, n_experts: int, most: int) -> Routing:
         """Sort the pairs by expert; every thread does so for itself."""
+        n_used = weights.n
         unit, n_pairs = ROW_UNIT if self.split_tokens else 1, self.max_tokens * n_used
         block = Value(0, routing_bytes(n_experts, n_pairs, unit), 1, True)
         rows = Value(0, 0, most_rows(n_experts, n_pairs, unit), False, counter=block)
-        routing = Routing(n_used, weights, block, rows)
+        routing = Routing(n_used, most, weights, block, rows)
         self.emit(
             "experts:sort",
             [(ids, EVERYTHING, False), (block, EVERYTHING, True)],

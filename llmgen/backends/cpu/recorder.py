@@ -336,16 +336,19 @@ class Recorder(ABC):
     def clamp(self, x: Value, limit: float) -> Value:
         return self._unary("clamp", x, parameter=float(limit))
 
+    def at_most(self, x: Value, limit: float) -> Value:
+        return self._unary("at_most", x, parameter=float(limit))
+
     @abstractmethod
     def _unary(self, kind: str, x: Value, **parameter: float) -> Value:
         """kind(x), value by value."""
 
-    def gate_heads(self, x: Value, gate: Value) -> Value:
+    def gate_heads(self, x: Value, gate: Value, activation: str = "sigmoid") -> Value:
         first, last = self._head_range(gate.n)
         partition = self._head_partition(gate.n)
         out = self.value(x.n, private=False, partition=partition)
         self.emit(
-            "pointwise:gate_heads",
+            "pointwise:gate_heads" if activation == "sigmoid" else f"pointwise:gate_heads_{activation}",
             [(x, partition, False), (gate, EVERYTHING, False), (out, partition, True)],
             x=x,
             gate=gate,

@@ -119,6 +119,7 @@ def choose(
     groups: tuple[int, int] = (1, 1),
     normalize: bool = False,
     scale: float = 1.0,
+    shared_by: int = 1,
 ) -> tuple[Array, Array]:
     """The experts of each token and their weights, [n, n_used] each, from logits [n, n_experts].
 
@@ -138,6 +139,7 @@ def choose(
         np.put_along_axis(grouped, left_out[..., None], -np.inf, axis=1)
         keys = grouped.reshape(keys.shape)
     ids = np.argsort(np.where(np.isnan(keys), -np.inf, -keys), axis=1, kind="stable")[:, :n_used]
+    ids = ids // shared_by
     chosen = np.take_along_axis(weights, ids, axis=1)
     if scores == "softmax_chosen":
         chosen = softmax(chosen)

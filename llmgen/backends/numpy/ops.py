@@ -224,6 +224,9 @@ class NumpyOps:
     def clamp(self, x: Value, limit: float) -> Value:
         return Value(np.clip(x.x, -limit, limit))
 
+    def at_most(self, x: Value, limit: float) -> Value:
+        return Value(np.minimum(x.x, limit))
+
     def activate(self, x: Value, activation: str) -> Value:
         return Value(functions.ACTIVATIONS[activation](x.x))
 
@@ -232,8 +235,8 @@ class NumpyOps:
             return Value(functions.swiglu_oai(gate.x, up.x))
         return Value(self.activate(gate, activation).x * up.x)
 
-    def gate_heads(self, x: Value, gate: Value) -> Value:
-        return self._flat(self._heads(x, gate.n) * functions.sigmoid(gate.x)[..., None])
+    def gate_heads(self, x: Value, gate: Value, activation: str = "sigmoid") -> Value:
+        return self._flat(self._heads(x, gate.n) * functions.ACTIVATIONS[activation](gate.x)[..., None])
 
     def head_part(self, x: Value, n_heads: int, first: int, count: int) -> Value:
         return self._flat(self._heads(x, n_heads)[..., first : first + count])
@@ -292,9 +295,10 @@ class NumpyOps:
         groups: tuple[int, int] = (1, 1),
         normalize: bool = False,
         scale: float = 1.0,
+        shared_by: int = 1,
     ) -> Choice:
         shift = None if bias is None else bias.values
-        return Choice(*functions.choose(logits.x, n_used, scores, shift, groups, normalize, scale))
+        return Choice(*functions.choose(logits.x, n_used, scores, shift, groups, normalize, scale, shared_by))
 
     def expert_linear(
         self,

@@ -31,6 +31,15 @@ class Refact(Alibi, PreNorm):
 
     models = "Refact 1.6B"
     output_bias = False
+    mixture = True  # llama.cpp reads the experts of a file that has some, and uses none
+
+    def fed_forward(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
+        name = f"blk.{layer}.ffn_"
+        if not w.has(f"{name}gate_inp"):
+            return super().fed_forward(b, w, x, layer)
+        for part in ("gate_inp", "gate_exps", "up_exps", "down_exps"):
+            w.skip(name + part)
+        return b.activate(x, self.activation)
 
     def feed_forward(self, b: Ops, w: Weights, x: Value, layer: int, activation: str = "silu") -> Value:
         name, n_ff = f"blk.{layer}.ffn_", self.ff(layer)

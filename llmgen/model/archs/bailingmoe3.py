@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import PerLayer, Sections
+from llmgen.model.blocks import DraftLayers, PerLayer, Sections
 from llmgen.model.delta_net import KimiDeltaAttention
-from llmgen.model.hybrid import DraftLayers, Hybrid
+from llmgen.model.hybrid import Hybrid
 from llmgen.model.keys import MAX_FEED_FORWARD, MAX_LAYERS, Keys
 from llmgen.model.latent import LatentAttention
 from llmgen.model.mixtures import MAX_EXPERTS, Mixture

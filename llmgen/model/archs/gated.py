@@ -21,12 +21,15 @@ class GatedAttention(PreNorm):
 
     def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
         qkv = self.projections(b, w, x, layer)
-        gate = self.project(b, w, x, f"blk.{layer}.attn_gate", self.gates(layer))
+        gate = self.project(b, w, x, f"blk.{layer}.attn_gate", self.gates(w, layer))
         a = self.attend(b, w, qkv, layer, state, rope, **self.scores(b, w, layer))
-        a = b.gate_heads(a, gate) if gate.n < a.n else b.gated(gate, a, "sigmoid")
-        return self.attention_output(b, w, a, layer)
+        return self.attention_output(b, w, self.gated_heads(b, a, gate), layer)
 
-    def gates(self, layer: int) -> int:
+    def gated_heads(self, b: Ops, a: Value, gate: Value) -> Value:
+        """What the heads found, gated."""
+        return b.gate_heads(a, gate) if gate.n < a.n else b.gated(gate, a, "sigmoid")
+
+    def gates(self, w: Weights, layer: int) -> int:
         """How many gates there are: one for each value, or one for each head."""
         return self.heads(layer) * self.value_dim
 
@@ -88,7 +91,7 @@ class Spark25(GatedAttention, Windowed):
         base = keys.real("rope.freq_base", 10000.0, low=1e-3)
         return super().read(keys, rope_base_local=keys.real("rope.freq_base_swa", base, low=1e-3), **own)
 
-    def gates(self, layer: int) -> int:
+    def gates(self, w: Weights, layer: int) -> int:
         return self.heads(layer)
 
     def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:

@@ -63,10 +63,11 @@ class Scaled(PreNorm):
 
 @architecture("granite")
 @dataclass(frozen=True, kw_only=True)
-class Granite(Scaled):
+class Granite(Scaled, Mixture):
     """Llama with scaled embeddings, residuals, scores and logits; the file may switch off the rotation."""
 
     models = "Granite 3.x and 4.0 dense"
+    expert_size, shared_size, may_be_dense = "whole", "key", True
 
     rotates: bool
 
@@ -80,10 +81,12 @@ class Granite(Scaled):
 
 
 @architecture("granitemoe")
-class GraniteMoE(Scaled):
-    """Granite; without experts it is the same."""
+@dataclass(frozen=True, kw_only=True)
+class GraniteMoE(Scaled, Mixture):
+    """Granite with experts, perhaps beside a feed-forward for all tokens; without experts it is the same."""
 
-    models = "Granite 3.x MoE (its dense files only)"
+    models = "Granite 3.x MoE 1B A400M and 3B A800M"
+    expert_size, shared_size, may_be_dense = "whole", "key", True
 
 
 @architecture("granitehybrid")
@@ -107,10 +110,12 @@ class GraniteHybrid(Granite, PerLayer, Mixture, Hybrid):
 
 
 @architecture("minicpm")
-class MiniCPM(Scaled):
-    """Granite with constants that files may leave out (arXiv:2404.06395)."""
+@dataclass(frozen=True, kw_only=True)
+class MiniCPM(Scaled, Mixture):
+    """Granite with constants that files may leave out (arXiv:2404.06395), perhaps of experts."""
 
-    models = "MiniCPM 1B and 2B"
+    models = "MiniCPM 1B and 2B, MiniCPM MoE 8x2B"
+    expert_size, may_be_dense = "whole", True
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:

@@ -7,6 +7,7 @@ from typing import Any, Self
 from llmgen.model.archs import architecture
 from llmgen.model.blocks import NormedAfterRope, Sections
 from llmgen.model.keys import Keys
+from llmgen.model.mixtures import Mixture
 
 
 @architecture("hunyuan_vl", "hunyuan-dense")
@@ -28,3 +29,11 @@ class Hunyuan(NormedAfterRope, Sections):
             return model
         base = model.rope_base * alpha ** (model.head_dim / (model.head_dim - 2))
         return super().read(keys, rope_base=base, **own)
+
+
+@architecture("hunyuan-moe")
+class HunyuanMoE(NormedAfterRope, Mixture):
+    """Hunyuan with experts beside a feed-forward for all tokens."""
+
+    models = "Hunyuan A13B"
+    expert_size, shared_size = "whole", "dense"

@@ -8,6 +8,7 @@ import numpy as np
 
 from llmgen.model.archs import architecture
 from llmgen.model.blocks import PreNorm
+from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, Value
 from llmgen.model.weights import Weights
 
@@ -48,3 +49,19 @@ class LLaDA(Diffusion):
         gate, up = (b.linear(x, w.matrix(name + part, n_ff, x.n)) for part in ("gate", "up"))
         hidden = b.gated(gate, up, self.activation)
         return b.linear(hidden, w.matrix(name + "down", self.n_embd, n_ff))
+
+
+@architecture("llada-moe")
+class LLaDAMoE(Diffusion, Mixture):
+    """LLaDA with experts and normed heads."""
+
+    models = "LLaDA MoE 7B A1B"
+    normed_heads, normalized, expert_size = True, False, "divided"
+
+
+@architecture("rnd1")
+class RND1(Diffusion, Mixture):
+    """Qwen 3 with experts, without causal order."""
+
+    models = "RND1 30B A3B"
+    normed_heads, expert_size = True, "divided"

@@ -62,7 +62,7 @@ class Llama4(Windowed, Mixture):
             for i in self.layers
         ]
 
-    def is_dense(self, layer: int) -> bool:
+    def is_dense(self, w: Weights, layer: int) -> bool:
         return not self.mixture_step or (layer + 1) % self.mixture_step != 0
 
     def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:

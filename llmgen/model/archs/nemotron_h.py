@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import PerLayer
-from llmgen.model.hybrid import DraftLayers, Hybrid
+from llmgen.model.blocks import DraftLayers, PerLayer
+from llmgen.model.hybrid import Hybrid
 from llmgen.model.keys import MAX_FEED_FORWARD, MAX_LAYERS, Keys
 from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, StateHandle, Value

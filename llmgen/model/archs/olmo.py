@@ -9,6 +9,7 @@ from typing import Any, Self
 from llmgen.model.archs import architecture
 from llmgen.model.blocks import PostNorm, PreNorm, Windowed
 from llmgen.model.keys import Keys
+from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, Value
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Weights
@@ -51,6 +52,19 @@ class Olmo2(Windowed, PostNorm):
     def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
         whole, local = self.rope(), Rope.of(self.n_rot, self.rope_base, self.neox)
         return [local if is_local else whole for is_local in self.local]
+
+    def projections(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
+        q, k, v = self.qkv(b, w, x, layer)
+        name = f"blk.{layer}.attn_"
+        return self.norm(b, w, q, name + "q_norm"), self.norm(b, w, k, name + "k_norm"), v
+
+
+@architecture("olmoe")
+class OLMoE(Mixture):
+    """Llama with experts; q and k are normed over their whole width."""
+
+    models = "OLMoE 1B 7B (arXiv:2409.02060)"
+    normalized, expert_size = False, "whole"
 
     def projections(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
         q, k, v = self.qkv(b, w, x, layer)

@@ -6,7 +6,8 @@ import numpy as np
 
 from llmgen.model.archs import architecture
 from llmgen.model.blocks import LayerNorms, Parallel, PreNorm
-from llmgen.model.ops import Ops
+from llmgen.model.mixtures import Mixture
+from llmgen.model.ops import Ops, Value
 from llmgen.model.weights import Weights
 
 
@@ -27,3 +28,17 @@ class Phi3(PreNorm):
 
     def factors(self, b: Ops, w: Weights) -> np.ndarray | None:
         return self.longrope_factors(b, w)
+
+
+@architecture("phimoe")
+class PhiMoE(Mixture):
+    """Phi-3 with experts; its RMS norms and its logits have biases."""
+
+    models = "Phi-3.5 MoE"
+    expert_size = "whole"
+
+    def factors(self, b: Ops, w: Weights) -> np.ndarray | None:
+        return self.longrope_factors(b, w)
+
+    def norm(self, b: Ops, w: Weights, x: Value, name: str) -> Value:
+        return b.add(super().norm(b, w, x, name), w.vector(f"{name}.bias", x.n))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
@@ -82,3 +83,12 @@ class Qwen3VL(Sections):
     def finish(self, b: Ops, w: Weights, x: Value) -> None:
         w.skip("cls.output")
         b.logits(x, self.output_matrix(w))
+
+
+@architecture("qwen3vlmoe")
+@dataclass(frozen=True, kw_only=True)
+class Qwen3VLMoE(Sections, Mixture):
+    """The text part of a Qwen 3 with experts and images."""
+
+    models = "Qwen 3 VL 30B A3B and 235B A22B (text)"
+    normed_heads, interleaved, expert_size = True, True, "divided"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import Sections
+from llmgen.model.blocks import DraftLayers, Sections
 from llmgen.model.delta_net import DeltaNet
-from llmgen.model.hybrid import DraftLayers, Hybrid, recurrent_layers
+from llmgen.model.hybrid import Hybrid, recurrent_layers
 from llmgen.model.keys import Keys
 from llmgen.model.mixtures import GatedShared
 from llmgen.model.ops import Ops, StateHandle, Value

@@ -318,6 +318,13 @@ def test_random_recurrences(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         [("rms", 0, 0), ("linear", 1, "blk.0.attn_q"), ("add", 0, 2), ("add", 3, 2)],  # needed again
         [("rms", 0, 0), ("linear", 1, "blk.0.attn_q"), ("add", 0, 2), ("add", 3, 0)],
         [("rms", 0, 0), ("linear", 1, "blk.0.attn_q"), ("add", 0, 2), ("rms", 3, 0)],  # a true residual
+        [
+            ("rms", 0, 0),
+            ("rms", 1, 0),
+            ("linear", 1, "blk.0.attn_q"),
+            ("add", 2, 3),
+            ("add", 0, 4),
+        ],  # a sum of sums
         [("rms", 0, 0), ("experts", 1, 1), ("add", 0, 2), ("spread", 3, 1), ("add", 3, 4)],
         [("linear", 0, "blk.0.attn_q"), ("experts", 1, 1), ("experts", 1, 2), ("spread", 3, 1)],
         [  # the sum of two products is added

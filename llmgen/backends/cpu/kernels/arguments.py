@@ -218,7 +218,7 @@ class UnaryWith(NamedTuple):
 
 
 class PerHead(NamedTuple):
-    """pointwise:gate_heads: heads first..last of x, each times f of its own gate."""
+    """pointwise:gate_heads and its like: heads first..last of x, each times f of its own gate."""
 
     x: Any
     x_stride: Any
@@ -425,10 +425,12 @@ TABLES: dict[str, type[Any]] = {
     "norms": Norm,
     "pointwise": Binary,
     "pointwise:add_row": AddRow,
+    "pointwise:at_most": UnaryWith,
     "pointwise:clamp": UnaryWith,
     "pointwise:copy": Copy,
     "pointwise:exp": Unary,
     "pointwise:gate_heads": PerHead,
+    "pointwise:gate_heads_softplus": PerHead,
     "pointwise:gelu": Unary,
     "pointwise:gelu_erf": Unary,
     "pointwise:gelu_quick": Unary,

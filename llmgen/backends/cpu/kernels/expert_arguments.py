@@ -24,6 +24,7 @@ class Choose(NamedTuple):
     n_groups_used: Any
     normalize: Any  # 1: the weights are divided by their sum
     scale: float
+    shared_by: Any  # neighbours that stand for one expert
     ids: Any  # int64 [tokens][n_used]
     ids_stride: Any
     weights: Any  # float32 [tokens][n_used]
@@ -136,7 +137,7 @@ class ExpertMatvec(NamedTuple):
     kernel: Any  # address of the type's matrix-vector kernel
     expert_rows: Any  # from one expert's matrix to the next
     by_token: Any  # 1: x has a row for each token; 0: for each row of the routing
-    own: Any  # scratch: STEP_BYTES for the arguments of one expert, then MAX_COLUMNS rows of x
+    own: Any  # scratch: STEP_BYTES for the arguments of one expert, then all rows of x that it may take
     routing: Any
 
 

@@ -195,6 +195,8 @@ def choose(args: int, thread: int, n_threads: int) -> None:
                 offset = load_f32(bias + 4 * i) if bias != 0 else np.float32(0.0)
                 store_f32(keys + 4 * i, load_f32(scores + 4 * i) + offset)
         choose_by(by, group_keys, ids, n, n_used, n_groups, arg(args, choose_at.n_groups_used))
+        for k in range(n_used):
+            store_i64(ids + 8 * k, load_i64(ids + 8 * k) // arg(args, choose_at.shared_by))
         if kind == _SOFTMAX_CHOSEN:
             for k in range(n_used):
                 store_f32(keys + 4 * k, load_f32(scores + 4 * load_i64(ids + 8 * k)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from llmgen.backends.cpu.kernels import functions
+from llmgen.backends.cpu.kernels import functions, simd
 from llmgen.backends.cpu.kernels.abi import arg, arg_f64, control_field, inline, step, tokens_of
 from llmgen.backends.cpu.kernels.arguments import (
     AddRow,
@@ -22,7 +22,6 @@ from llmgen.backends.cpu.kernels.arguments import (
 from llmgen.backends.cpu.kernels.functions import tanh
 from llmgen.backends.cpu.kernels.simd import (
     at_least,
-    at_most,
     first_lane,
     load_f32,
     load_f32x16,
@@ -153,29 +152,45 @@ def _unary_with(function: Any) -> Any:
 
 
 @inline
+def _at_most(x, limit):  # type: ignore[no-untyped-def]
+    return simd.at_most(x, limit)
+
+
+@inline
 def _clamp(x, limit):  # type: ignore[no-untyped-def]
-    return at_most(at_least(x, zero_f32x16() - limit), limit)
+    return simd.at_most(at_least(x, zero_f32x16() - limit), limit)
 
 
-scale, clamp = _unary_with(_mul), _unary_with(_clamp)
+scale, clamp, at_most = _unary_with(_mul), _unary_with(_clamp), _unary_with(_at_most)
 
 
-@step
-def gate_heads(args: int, thread: int, n_threads: int) -> None:
-    """out = x, each head times the sigmoid of its gate."""
+@inline
+def _gated_heads(function, args, thread, n_threads):  # type: ignore[no-untyped-def]
     n = arg(args, head_at.head_dim)
     whole = n // 16 * 16
     first, last = tokens_of(arg(args, head_at.control), arg(args, head_at.split_tokens), thread, n_threads)
     for t in range(first, last):
         gates = arg(args, head_at.gate) + t * arg(args, head_at.gate_stride)
         for h in range(arg(args, head_at.first), arg(args, head_at.last)):
-            gate = first_lane(functions.sigmoid(splat(load_f32(gates + 4 * h))))
+            gate = first_lane(function(splat(load_f32(gates + 4 * h))))
             x = arg(args, head_at.x) + t * arg(args, head_at.x_stride) + 4 * h * n
             out = arg(args, head_at.out) + t * arg(args, head_at.out_stride) + 4 * h * n
             for i in range(0, 4 * whole, 64):
                 store_f32x16(out + i, load_f32x16(x + i) * splat(gate))
             for i in range(4 * whole, 4 * n, 4):
                 store_f32(out + i, load_f32(x + i) * gate)
+
+
+@step
+def gate_heads(args: int, thread: int, n_threads: int) -> None:
+    """out = x, each head times the sigmoid of its gate."""
+    _gated_heads(functions.sigmoid, args, thread, n_threads)
+
+
+@step
+def gate_heads_softplus(args: int, thread: int, n_threads: int) -> None:
+    """out = x, each head times the softplus of its gate."""
+    _gated_heads(functions.softplus, args, thread, n_threads)
 
 
 @step

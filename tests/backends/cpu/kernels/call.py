@@ -32,7 +32,8 @@ GATES = [
     f"{name}_mul" for name in ("silu", "gelu", "gelu_erf", "gelu_quick", "relu", "sigmoid", "swiglu_oai")
 ]
 UNARY = ["silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu_squared", "sigmoid", "softplus", "exp"]
-_OTHERS = ["add", "mul", "copy", "softcap", "add_row", "scale", "clamp", "gate_heads", "head_part"]
+_OTHERS = ["add", "mul", "copy", "softcap", "add_row", "scale", "clamp", "at_most", "gate_heads", "head_part"]
+_OTHERS += ["gate_heads_softplus"]
 RECURRENT = [f"recurrent:{name}" for name in ("convolve", "linear_attend", "delta_rule", "selective_scan")]
 POINTWISE = [f"pointwise:{name}" for name in (*GATES, *UNARY, *_OTHERS)]
 

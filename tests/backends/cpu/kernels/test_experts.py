@@ -42,6 +42,7 @@ def chosen(
     normalize: bool = False,
     scale: float = 1.0,
     threads: int = 1,
+    shared_by: int = 1,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The experts of each token and their weights, [n, n_used] each, by the kernel."""
     n, n_experts = logits.shape
@@ -64,6 +65,7 @@ def chosen(
             n_groups_used=groups[1],
             normalize=int(normalize),
             scale=scale,
+            shared_by=shared_by,
             ids=ids,
             ids_stride=8 * n_used,
             weights=weights,
@@ -123,6 +125,13 @@ def test_of_equal_experts_the_lower_number_comes_first() -> None:
     assert chosen(equal, 6, groups=(5, 2))[0].tolist() == [[0, 1, 2, 3, 4, 5]]  # two groups of four
     some = np.array([[1.0, 3.0, 3.0, 2.0, 3.0, 2.0]], np.float32)
     assert chosen(some, 4)[0].tolist() == [[1, 2, 4, 3]]
+
+
+def test_neighbours_may_stand_for_one_expert_that_is_then_chosen_twice() -> None:
+    logits = np.array([[1.0, 0.5, 4.0, 3.0, 2.0, -1.0]], np.float32)
+    ids, weights = chosen(logits, 3, "sigmoid", shared_by=2)
+    assert ids.tolist() == [[1, 1, 2]]
+    np.testing.assert_allclose(weights[0], 1 / (1 + np.exp(-logits[0, ids[0]])), rtol=1e-6)
 
 
 def test_a_group_counts_by_its_two_best() -> None:

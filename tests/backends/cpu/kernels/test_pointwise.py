@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kernels.call import COUNT_TOKENS, GATES, POINTWISE, UNARY, ControlBlock, aligned, require, step
 
-from llmgen.backends.numpy.functions import ACTIVATIONS, gelu, sigmoid, silu, soft_cap, swiglu_oai
+from llmgen.backends.numpy.functions import ACTIVATIONS, gelu, silu, soft_cap, swiglu_oai
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -217,19 +217,21 @@ def test_products_scales_and_clamps() -> None:
     np.testing.assert_array_equal(unary("scale", x, parameter=0.3), x * np.float32(0.3))
     x[0, :3] = [np.nan, np.inf, -np.inf]
     np.testing.assert_array_equal(unary("clamp", x, parameter=0.5), np.clip(x, -0.5, 0.5))
+    np.testing.assert_array_equal(unary("at_most", x, parameter=-0.5), np.minimum(x, -0.5))
 
 
+@pytest.mark.parametrize("kind", ["sigmoid", "softplus"])
 @pytest.mark.parametrize("head_dim", [5, 16, 40])
-def test_a_gate_for_each_head(head_dim: int) -> None:
+def test_a_gate_for_each_head(head_dim: int, kind: str) -> None:
     rng = np.random.default_rng(6)
     n, heads = 11, 3
     x, gate = aligned((n, heads * head_dim)), aligned((n, 16))
     x[:], gate[:] = rng.normal(0, 1, x.shape), rng.normal(0, 2, gate.shape)
-    expected = x.reshape(n, heads, head_dim) * sigmoid(gate[:, :heads, None])
+    expected = x.reshape(n, heads, head_dim) * ACTIVATIONS[kind](gate[:, :heads, None])
     out = aligned(x.shape, fill=np.nan)
     for first, last in ((0, 2), (2, 3)):
         step(
-            "pointwise:gate_heads",
+            "pointwise:gate_heads" if kind == "sigmoid" else "pointwise:gate_heads_softplus",
             x=x,
             x_stride=x.strides[0],
             gate=gate,
