@@ -9,13 +9,14 @@ import typer
 from llmgen import hub
 from llmgen.cli.common.models import fetch
 from llmgen.errors import DownloadError
+from llmgen.hub import state
 from llmgen.hub.references import parse
 from llmgen.visible import visible
 
 
 def complete_name(incomplete: str) -> list[str]:
-    """Known names for the shell's completion."""
-    return [name for name in hub.KNOWN_MODELS if name.startswith(incomplete)]
+    """Known names and aliases for the shell's completion."""
+    return [name for name in (*hub.KNOWN_MODELS, *state.aliases()) if name.startswith(incomplete)]
 
 
 def command(
@@ -42,9 +43,10 @@ def command(
 
 
 def _known(name: str) -> hub.KnownModel | hub.Reference:
-    if name in hub.KNOWN_MODELS:
-        return hub.KNOWN_MODELS[name]
-    if (reference := parse(name)) is not None:
+    target = state.alias(name) or name
+    if target in hub.KNOWN_MODELS:
+        return hub.KNOWN_MODELS[target]
+    if (reference := parse(target)) is not None:
         return reference
     import difflib
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmgen.errors import DownloadError, shown
-from llmgen.hub.contents import Candidate, companion
+from llmgen.hub.contents import DEFAULT_TYPE, Candidate, companion
 from llmgen.hub.references import HubReference
 
-DEFAULT_TYPE = "Q4_K_M"
 _BITS = {"B": 16, "F": 16, "M": 4, "N": 4}  # BF16, F16, MXFP4, NVFP4
 _MOST_SHOWN = 12
 

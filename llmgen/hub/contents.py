@@ -13,6 +13,8 @@ from functools import cached_property
 from llmgen.hub.references import safe_path
 from llmgen.hub.splits import split_of
 
+DEFAULT_TYPE = "Q4_K_M"
+"""What is taken where a name says no type."""
 _TYPE = re.compile(
     r"(?:^|[-._/])(?P<type>(?:UD-)?I?Q\d+(?:_[A-Z0-9]+)*|TQ\d_\d|BF16|FP?16|FP?32|(?:MX|NV)FP4(?:_[A-Z0-9]+)*)(?=$|[-._])",
     re.IGNORECASE,

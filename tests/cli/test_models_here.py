@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import gguf
 import hub_server
 import tiny
 from hub_server import Hub
@@ -58,6 +60,9 @@ def test_a_model_of_the_hub_is_fetched_once_and_run(place: Place) -> None:
     asked = len(place.hub.asked)
     again = place.run("run", "o/r:F32", "--raw", "-n", "3", "--temp", "0", "ab")
     assert again.stdout == first.stdout
+    plain = place.run("run", "o/r", "--raw", "-n", "3", "--temp", "0", "ab")
+    assert plain.stderr.splitlines()[0] == "hf.co/o/r: tiny-F32.gguf, which is here"
+    assert "which is here" not in again.stderr
     assert len(place.hub.asked) == asked
     listed = json.loads(place.run("list", "--json").stdout)["models"]
     assert [(entry["name"], entry["runs"], entry["place"]) for entry in listed] == [
@@ -66,6 +71,23 @@ def test_a_model_of_the_hub_is_fetched_once_and_run(place: Place) -> None:
     assert listed[0]["fetched_from"] == "hf.co/o/r"
     assert listed[0]["last_used"] > 0
     assert place.run("inspect", "hf.co/o/r:F32").returncode == 0
+
+
+def test_a_split_model_is_fetched_whole_and_run(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "parts").mkdir()
+    monkeypatch.setattr(gguf, "GGUFWriter", functools.partial(gguf.GGUFWriter, split_max_tensors=8))
+    tiny.write(tmp_path / "parts" / "m-F32.gguf")
+    parts = {f"F32/{path.name}": path.read_bytes() for path in sorted((tmp_path / "parts").iterdir())}
+    assert len(parts) > 2
+    place.hub.add("o/split", parts)
+    done = place.run("run", "o/split:F32", "--raw", "-n", "3", "--temp", "0", "ab")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == place.run("run", "m.gguf", "--raw", "-n", "3", "--temp", "0", "ab").stdout
+    assert len(place.hub.bodies) == len(parts)
+    assert place.run("list").stdout.splitlines()[1].split()[0] == "hf.co/o/split:F32"
+    assert place.run("rm", "-y", "o/split").returncode == 0
 
 
 def test_pull_prints_the_path_and_draws_a_bar(place: Place) -> None:
@@ -102,6 +124,8 @@ def test_aliases(place: Place) -> None:
     assert place.run("run", "fast", "--raw", "-n", "1", "ab").returncode == 0
     assert place.run("cp", "fast", "faster").stderr == "faster stands for hf.co/o/r\n"
     assert set(json.loads(place.run("alias", "--json").stdout)) == {"fast", "faster", "near"}
+    assert place.run("pull", "faster").stdout.endswith("tiny-F32.gguf\n")
+    assert "'near' to fetch" in refused(place.run("pull", "near"))
     assert place.run("alias", "--remove", "near").returncode == 0
     assert "no alias 'near'" in refused(place.run("alias", "--remove", "near"))
     assert "is the name of a model" in refused(place.run("alias", "smollm2", "fast"), 2)

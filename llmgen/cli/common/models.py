@@ -13,6 +13,8 @@ from llmgen.cli.terminal.progress import Bar
 from llmgen.cli.terminal.settings import can_draw
 from llmgen.errors import UsageError, shown
 from llmgen.hub import state
+from llmgen.hub.contents import DEFAULT_TYPE, type_in
+from llmgen.hub.references import parse
 from llmgen.visible import visible
 
 
@@ -20,7 +22,7 @@ def complete_model(incomplete: str) -> list[str]:
     """Names for the shell's completion; the shell completes paths itself."""
     names = {model.name for model in hub.inventory(everything=":" in incomplete)}
     names |= set(hub.KNOWN_MODELS) | set(state.aliases())
-    return sorted(name for name in names if name.startswith(incomplete))
+    return sorted(name for name in names if name.startswith(incomplete) and name.isprintable())
 
 
 def complete_alias(incomplete: str) -> list[str]:
@@ -63,7 +65,18 @@ def model_path(model: str) -> Path:
     from llmgen.gguf.faults import explain_lost_pages
 
     explain_lost_pages(exit_code=1)
-    return found if isinstance(found, Path) else fetch(found)
+    if not isinstance(found, Path):
+        return fetch(found)
+    _say_which(state.alias(model) or model, found)
+    return found
+
+
+def _say_which(model: str, path: Path) -> None:
+    """Of a repository without a type, say which file is taken, unless it is the one that is always preferred."""
+    reference = parse(model) if "/" in model and not Path(model).exists() else None
+    if isinstance(reference, hub.HubReference) and reference.tag is None and reference.file is None:
+        if type_in(path.name) != DEFAULT_TYPE:
+            note(f"{visible(reference)}: {visible(path.name)}, which is here")
 
 
 def fetch(model: hub.KnownModel | hub.Reference) -> Path:
