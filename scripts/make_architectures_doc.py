@@ -52,7 +52,7 @@ def _row(name: str) -> str:
     cls = find(name)
     assert cls is not None
     assert cls.__doc__ is not None
-    summary = cls.__doc__.split("\n\n")[0].replace("\n", " ").strip()
+    summary = " ".join(cls.__doc__.split("\n\n")[0].split())
     specs = [spec for spec in SPECS if spec in (f"{name}-dense", f"{name}-moe")]
     kinds = [_KINDS[kind] for spec, kind in CHANGED if spec in specs]
     proven = ", ".join(["logits", *kinds]) if specs else "no reference at hand"

@@ -102,11 +102,16 @@ def _engine_facts(engine: dict[str, Any]) -> list[tuple[str, object]]:
     if "error" in engine:
         return [("runs here", f"no: {engine['error']}")]
     per_token, whole = size(engine["kv_bytes_per_token"]), size(engine["kv_bytes_per_context"])
+    fixed = size(engine["recurrent_bytes"])
+    recurrent = (
+        [("recurrent state", f"{fixed} of that, whatever the context")] if engine["recurrent_bytes"] else []
+    )
     return [
         ("shape", ", ".join(f"{name} {value}" for name, value in engine["shape"].items())),
         ("context", f"{engine['n_ctx']} tokens (the model was made for {engine['context_length']})"),
         ("KV cache", f"{per_token} per token, {whole} for the whole context ({engine['kv_type']})"),
         ("by its kind", f"{', '.join(_kind_sizes(engine['kv_kinds']))} per token"),
+        *recurrent,
         ("threads", engine["threads"]),
         ("kernels", engine["kernel_level"]),
     ]

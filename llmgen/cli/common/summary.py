@@ -171,6 +171,7 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
         "kv_bytes_per_token": layout.bytes_per_token,
         "kv_bytes_per_context": layout.bytes_for(layout.n_ctx),
         "kv_kinds": {kind: _kv_bytes(layout, kind) for kind in KV_KINDS},
+        "recurrent_bytes": layout.bytes_for(0),
         "threads": engine.n_threads or default_threads(),
         "kernel_level": kernel_level(),
     }

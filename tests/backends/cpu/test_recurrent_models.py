@@ -11,6 +11,7 @@ from archs import SPECS, build_arch, reference
 from engines import engine, in_chunks, one_by_one
 from llmgen.backends.cpu.model import Model
 from llmgen.backends.cpu.sequence import Sequence
+from llmgen.engine import Batch, Request, SamplingParams, Session
 from llmgen.errors import ContextFullError
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import read_model
@@ -117,3 +118,26 @@ def test_a_cache_file_holds_the_state(name: str, tmp_path: Path) -> None:
         seq.truncate(20)
         model.prefill(seq, tokens[20:30].tolist())
         np.testing.assert_array_equal(one_by_one(model, seq, tokens[30:]), expected)
+
+
+def test_a_conversation_computes_what_is_new(name: str) -> None:
+    """A repeated prompt, another answer and an undone turn start from checkpoints, and change no token."""
+    greedy = SamplingParams(temp=0.0, max_tokens=5, ignore_eos=True)
+    tokens = np.random.default_rng(4).integers(0, 128, 60).tolist()
+
+    def fresh(prompt: list[int]) -> list[int]:
+        return Session(model, reuse="prompt").generate(prompt, greedy).token_ids
+
+    with engine(build_arch(name), n_threads=2) as model:
+        session = Session(model, reuse="prompt")
+        first = session.generate(tokens[:40], greedy)
+        again = session.generate(tokens[:40], greedy)
+        assert (again.timings.prefill_tokens, again.token_ids) == (1, first.token_ids)
+        longer = session.generate(tokens, greedy)
+        assert (longer.timings.cached_tokens, longer.token_ids) == (39, fresh(tokens))
+        session.rewind(len(session.tokens) - 40)
+        other = session.generate([*tokens[:40], 7, 8, 9], greedy)
+        assert (other.timings.cached_tokens, other.token_ids) == (39, fresh([*tokens[:40], 7, 8, 9]))
+        requests = [Request([*tokens[:30], i, 3], greedy, i) for i in range(4)]
+        for answer in Batch(model).run(requests):
+            assert answer.result.token_ids == fresh(answer.request.prompt)
