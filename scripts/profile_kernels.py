@@ -1,4 +1,4 @@
-"""Where the time of a run goes, kernel by kernel, on one thread.
+"""Where the processor time of a run goes, kernel by kernel, on one thread.
 
     python scripts/profile_kernels.py MODEL.gguf [-p 512] [-n 16] [-d 0]
 
@@ -35,9 +35,9 @@ class Profile:
         for i, step in enumerate(program.plan.steps):
             address = table + STEP_BYTES * i
             function = _STEP(ctypes.c_int64.from_address(address).value)
-            started = time.perf_counter()
+            started = time.thread_time()
             function(address + STEP_HEADER, 0, 1)
-            self.seconds[step.kernel] += time.perf_counter() - started
+            self.seconds[step.kernel] += time.thread_time() - started
         return True
 
     def long_waits(self) -> int:
@@ -68,13 +68,13 @@ def main() -> None:
             profile = Profile(model)
             model._team = profile  # type: ignore[assignment]
             seq.truncate(options.depth) if options.depth else seq.clear()
-            started = time.perf_counter()
+            started = time.thread_time()
             if title == "prompt":
                 model.prefill(seq, ids[options.depth : options.depth + tokens], "last")
             else:
                 for token in ids[:tokens]:
                     model.decode([seq], [token])
-            _report(title, tokens, profile, time.perf_counter() - started)
+            _report(title, tokens, profile, time.thread_time() - started)
             model._team = team
         model.close()
 

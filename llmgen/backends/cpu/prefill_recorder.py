@@ -8,7 +8,7 @@ from typing import Any
 from llmgen.backends.cpu.binding import Binding, BoundMatrix
 from llmgen.backends.cpu.expert_recorder import ExpertRecorder, Part, Routing
 from llmgen.backends.cpu.kernels.arguments import Binary, Panel
-from llmgen.backends.cpu.kernels.kv import SCORE_BYTES
+from llmgen.backends.cpu.kernels.kv import SCORE_BYTES, most_tokens
 from llmgen.backends.cpu.kernels.layout import (
     PANEL_ROWS,
     STEP_BYTES,
@@ -163,7 +163,7 @@ class PrefillRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder):
         out = self.value(n_heads * state.value_dim, private=False, partition=("attended", state.key_offset))
         group = n_heads // state.n_heads
         row = 4 * state.key_dim + row_state_bytes(state.value_dim)
-        nbytes = SCORE_BYTES + TILE_TOKENS * group * row + 64
+        nbytes = SCORE_BYTES + most_tokens(group) * group * row + 64
         self._attend("tiles", q, state, group, scores, out, self.scratch(nbytes))
         return out
 

@@ -5,8 +5,8 @@ tile of tokens in a prompt, share the keys they read.  The blocks are fixed, so 
 depends neither on the threads nor on how a prompt is cut into runs.  Memory is
 a few kilobytes a thread.
 
-Scratch: SCORE_BYTES for the scores of SCORE_ROWS rows; for a prompt behind them the queries of a tile and
-kv head, f32 [tokens][group][key_dim], and the states of these rows.
+Scratch: SCORE_BYTES for the scores of SCORE_ROWS rows; for a prompt behind them the queries of a unit,
+f32 [tokens][group][key_dim], and the states of these rows.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from llmgen.backends.cpu.kernels.kv import (
     KVKind,
     key_group_bytes,
     kinds_of,
+    most_tokens,
     value_block_bytes,
 )
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, TILE_TOKENS
@@ -57,6 +58,9 @@ def first_block(position, window):  # type: ignore[no-untyped-def]
 
 UNIT = 8
 """What a block costs beside its keys, in keys."""
+UNITS = 4
+"""Units of a prompt for each thread, at least: then none waits long for the last."""
+unit_tokens = inline(most_tokens)
 
 
 @inline
@@ -74,6 +78,15 @@ def same_cache(control, first, last):  # type: ignore[no-untyped-def]
     while t < last and load_i64(sequences + 8 * t) == load_i64(sequences + 8 * first):
         t += 1
     return t - first
+
+
+@inline
+def tokens_together(most, n_tokens, n_kv, n_threads):  # type: ignore[no-untyped-def]
+    """Tokens of a unit of a prompt: the most, unless threads would have nothing to do."""
+    tokens = most
+    while tokens > TILE_TOKENS and (n_tokens + tokens - 1) // tokens * n_kv < UNITS * n_threads:
+        tokens //= 2
+    return tokens
 
 
 def _make(role: str, keys: KVKind, values: KVKind) -> Any:
@@ -175,45 +188,64 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
                     scores = arg(args, at.scratch)
                     attend(args, where, block, position, position, group, q, scores, state)
 
-    def attend_tiles(args: int, thread: int, n_threads: int) -> None:
-        """Prompt tokens: a unit of work is a tile of eight tokens times one kv head, over all its blocks.
+    @inline
+    def over_blocks(args, t0, count, h, queries, states):  # type: ignore[no-untyped-def]
+        """``count`` tokens of one sequence over the blocks they see: a block is read once for all tiles."""
+        group = arg(args, at.group)
+        row_bytes, state_bytes = (
+            4 * group * arg(args, at.key_dim),
+            group * state_size(arg(args, at.value_dim)),
+        )
+        window, scores = arg(args, at.window), arg(args, at.scratch)
+        base = load_i64(control_field(arg(args, at.control), CONTROL_SEQUENCES) + 8 * t0)
+        last_block = last_seen(args, t0 + count - 1) // KEY_BLOCK
+        for block in range(first_block(last_seen(args, t0), window), last_block + 1):
+            k, v = keys_values(args, base, h, block)
+            where = (k, v, k, v)
+            for t in range(0, count, TILE_TOKENS):
+                n = min(TILE_TOKENS, count - t)
+                low, high = last_seen(args, t0 + t), last_seen(args, t0 + t + n - 1)
+                if first_block(low, window) <= block <= high // KEY_BLOCK:
+                    q, state = queries + t * row_bytes, states + t * state_bytes
+                    attend(args, where, block, low, high, n * group, q, scores, state)
 
-        The tokens of a sequence lie side by side; a tile may hold the end of one and the beginning of others.
+    def attend_tiles(args: int, thread: int, n_threads: int) -> None:
+        """Prompt tokens: a unit of work is a few tiles of eight tokens times one kv head, over all its blocks.
+
+        The tokens of a sequence lie side by side; a unit may hold the end of one and the beginning of others.
         """
         control = arg(args, at.control)
         group = arg(args, at.group)
         key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
         state_bytes = state_size(value_dim)
         n_tokens = control_field(control, CONTROL_TOKENS)
-        scores = arg(args, at.scratch)
-        queries = scores + SCORE_BYTES
-        state = queries + TILE_TOKENS * group * key_dim * 4
+        queries = arg(args, at.scratch) + SCORE_BYTES
+        most = unit_tokens(group)
+        states = queries + most * group * key_dim * 4
+        tokens = tokens_together(most, n_tokens, arg(args, at.n_kv), n_threads)
         unit = 0
-        for tile in range(0, n_tokens, TILE_TOKENS):
+        for first in range(0, n_tokens, tokens):
             for h in range(arg(args, at.n_kv)):
                 unit += 1
                 if unit % n_threads != thread:
                     continue
                 slopes, sinks = of_heads(args, at.slopes, h * group), of_heads(args, at.sinks, h * group)
-                t0 = tile
-                while t0 < min(tile + TILE_TOKENS, n_tokens):
-                    count = same_cache(control, t0, min(tile + TILE_TOKENS, n_tokens))
-                    base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t0)
-                    low, high = last_seen(args, t0), last_seen(args, t0 + count - 1)
+                t0 = first
+                while t0 < min(first + tokens, n_tokens):
+                    count = same_cache(control, t0, min(first + tokens, n_tokens))
                     for t in range(count):
                         q = arg(args, at.q) + (t0 + t) * arg(args, at.q_stride) + 4 * h * group * key_dim
                         copy_floats(q, queries + 4 * t * group * key_dim, group * key_dim)
                         position = last_seen(args, t0 + t)
-                        clear_rows(state + t * group * state_bytes, group, position, value_dim, slopes, sinks)
-                    for block in range(first_block(low, arg(args, at.window)), high // KEY_BLOCK + 1):
-                        k, v = keys_values(args, base, h, block)
-                        where = (k, v, k, v)
-                        attend(args, where, block, low, high, count * group, queries, scores, state)
+                        clear_rows(
+                            states + t * group * state_bytes, group, position, value_dim, slopes, sinks
+                        )
+                    over_blocks(args, t0, count, h, queries, states)
                     for t in range(count):
                         out = arg(args, at.out) + (t0 + t) * arg(args, at.out_stride)
                         out += 4 * h * group * value_dim
                         for g in range(group):
-                            row = state + (t * group + g) * state_bytes
+                            row = states + (t * group + g) * state_bytes
                             write_row(row, out + 4 * g * value_dim, value_dim)
                     t0 += count
 

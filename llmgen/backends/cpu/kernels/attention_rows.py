@@ -191,7 +191,7 @@ def _pass(rows: int, groups: int, vectors: int, keys: KVKind, values: KVKind, as
 
 def over_block_of(keys: KVKind, values: KVKind, asks: bool) -> Any:
     """``over_block`` for a cache of these kinds; asks: see ``_pass``."""
-    full = _pass(ROWS, 1, 1, keys, values, asks)
+    full = _pass(ROWS, 2, 2, keys, values, asks)
     three = _pass(3, 2, 2, keys, values, asks)
     two = _pass(2, 2, 2, keys, values, asks)
     single = _pass(1, 4, 4, keys, values, asks)

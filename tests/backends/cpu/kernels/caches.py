@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 from kernels.call import ControlBlock, aligned, step
 
-from llmgen.backends.cpu.kernels.kv import SCORE_BYTES, TABLE, attention_kernel
+from llmgen.backends.cpu.kernels.kv import SCORE_BYTES, TABLE, attention_kernel, most_tokens
 from llmgen.backends.cpu.kernels.layout import (
     FIELDS,
     KEY_BLOCK,
     MAX_COLUMNS,
     ROW_STATE,
-    TILE_TOKENS,
 )
 
 NO_WINDOW = 1 << 40
@@ -171,7 +170,8 @@ def prompt(
 ) -> np.ndarray:
     """Prompt tokens at positions first, first + 1, ...: q [n, n_heads, key_dim] -> [n, n_heads, value_dim]."""
     n, n_heads, buffer = len(q), q.shape[1], queries(q)
-    rows = TILE_TOKENS * n_heads // cache.n_kv
+    group = n_heads // cache.n_kv
+    rows = most_tokens(group) * group
     state = ROW_STATE + 4 * width_of(cache.value_dim)
     width = n_heads * cache.value_dim
     out = aligned((n, width + 16), fill=-7.5)

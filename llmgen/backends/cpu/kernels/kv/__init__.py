@@ -25,13 +25,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, SCORE_ROWS
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, SCORE_ROWS, TILE_TOKENS
 
 VECTOR = 16
 """Values that kernels take at once."""
 SCALE_BYTES = 2
 SCORE_BYTES = 2 * SCORE_ROWS * KEY_BLOCK * 4
 """What attention's scratch begins with: scores, and as much room for weights times the scales of values."""
+
+
+UNIT_ROWS = 192
+"""Rows of attention that share the reading of a key block in a prompt, about: their states stay in the caches."""
+
+
+def most_tokens(group: int) -> int:
+    """Tokens of a prompt that are attended together, in whole tiles; group: query heads of a kv head."""
+    return min(max(UNIT_ROWS // (group * TILE_TOKENS), 1), 8) * TILE_TOKENS
 
 
 def key_group_bytes(dim: int, bits: int, block: int) -> int:
