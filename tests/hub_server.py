@@ -73,6 +73,8 @@ class Hub:
     omit: set[str] = field(default_factory=set)
     etags: list[str] = field(default_factory=list)
     """The ETags of the next answers with a file; then that of its content."""
+    changed: str = ""
+    """When the files were changed (Last-Modified)."""
     range_begins: int | None = None
     """Where a partial answer begins, whatever was asked for."""
     page: bytes | None = None
@@ -203,7 +205,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _begin(self, etag: str) -> int | None:
         asked = self.headers.get("Range", "")
-        if self.hub.no_ranges or not asked or self.headers.get("If-Range", etag) != etag:
+        known = {self.hub.changed, "" if "etag" in self.hub.omit else etag} - {""}
+        if self.hub.no_ranges or not asked or not {self.headers.get("If-Range")} <= {None, *known}:
             return None
         return int(asked.removeprefix("bytes=").removesuffix("-"))
 
@@ -218,6 +221,8 @@ class _Handler(BaseHTTPRequestHandler):
             "ETag": etag,
             "Connection": "close",
         }
+        if self.hub.changed:
+            headers["Last-Modified"] = self.hub.changed
         if begin is not None:
             headers["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
         self.send_response(self.asked.status)

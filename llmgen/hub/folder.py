@@ -10,7 +10,7 @@ from pathlib import Path
 from llmgen.errors import ModelFileError, shown
 from llmgen.hub.catalog import KNOWN_MODELS, KnownModel
 from llmgen.hub.local import LocalModel
-from llmgen.hub.references import Reference, parse
+from llmgen.hub.references import Reference, names_on_the_hub, parse
 from llmgen.hub.splits import split_of
 from llmgen.hub.state import alias, aliases
 from llmgen.hub.stores import LM_STUDIO, OLLAMA, find_in_stores
@@ -167,7 +167,9 @@ def _not_found(model: str, path: Path, looks_like_path: bool) -> str:
     if path.exists():
         return f"{model} is not a regular file, which a model must be; give the path of a .gguf file"
     if looks_like_path or path.suffix == ".gguf":
-        return f"there is no file {model}; check the path, or give a name that `llmgen list` shows"
+        place = f"hf.co/{model}"
+        hint = f", or {place} for that of the hub" if looks_like_path and names_on_the_hub(place) else ""
+        return f"there is no file {model}; check the path, or give a name that `llmgen list` shows{hint}"
     names = sorted({local.name for local in local_models()} | set(KNOWN_MODELS) | set(aliases()))
     import difflib
 

@@ -81,6 +81,14 @@ def parse(model: str) -> Reference | None:
     return _in_repository(model) if _cannot_be_a_path(model) else None
 
 
+def names_on_the_hub(model: str) -> bool:
+    """Whether a name has one of the forms of the hub's models."""
+    try:
+        return isinstance(parse(model), HubReference)
+    except ModelFileError:
+        return False
+
+
 def safe_path(path: str) -> bool:
     """Whether a file's path, which a stranger wrote, stays below the folder that it is put into."""
     return all(_safe_part(part) for part in path.split("/"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from llmgen.errors import LLMGenError, ModelFileError, shown
 from llmgen.hub.catalog import KNOWN_MODELS, KnownModel
 from llmgen.hub.folder import find, models_folders
-from llmgen.hub.remote import partials_of
+from llmgen.hub.remote import URLS, partials_of
 from llmgen.hub.splits import split_of
 from llmgen.hub.state import fetched_from, forget
 from llmgen.hub.transfer import remove_partial
@@ -98,17 +98,22 @@ def _bytes(paths: tuple[Path, ...]) -> int:
 
 
 def _remove_empty_folders(folder: Path) -> None:
-    """Remove folders that are empty, up to a repository's own in the cache or to a URL's in the models folder."""
-    for place in (folder, *folder.parents):
-        if place in models_folders():
+    """Remove folders that are empty now: of a repository in the cache, or of a URL in the models folder."""
+    if folder.parent.name == URLS:
+        inside = [folder, folder.parent]
+    else:
+        inside = []
+        for place in (folder, *folder.parents):
+            if place.name.startswith("models--"):
+                break
+            inside.append(place)
+        else:  # a folder of the user's
             return
-        if place.name.startswith("models--"):
-            _remove_repository(place)
-            return
-        try:
+    with suppress(OSError):  # not empty
+        for place in inside:
             place.rmdir()
-        except OSError:
-            return
+        if folder.parent.name != URLS:
+            _remove_repository(inside[-1].parent)
 
 
 def _remove_repository(folder: Path) -> None:

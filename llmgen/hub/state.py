@@ -87,16 +87,17 @@ def _aliases() -> Path:
 
 def note_fetched(path: Path, source: str) -> None:
     """Remember that llmgen has fetched this file, and from where."""
-    content = json.dumps({"path": str(_real(path)), "source": source})
     with _best_effort("that a file was fetched"):
-        _write(_of(path, "fetched"), content)
+        note = {"path": str(_real(path)), "size": path.stat().st_size, "source": source}
+        _write(_of(path, "fetched"), json.dumps(note))
 
 
 def fetched_from(path: Path) -> str | None:
-    """Where llmgen has fetched this file from; None where it has not."""
-    with suppress(ValueError, RecursionError):
+    """Where llmgen has fetched this file from; None where it has not, or where another file is in its place."""
+    with suppress(OSError, ValueError, RecursionError):
         note = json.loads(_read(_of(path, "fetched")) or "null")
-        if isinstance(note, dict) and note.get("path") == str(_real(path)):
+        same = {"path": str(_real(path)), "size": path.stat().st_size}
+        if isinstance(note, dict) and same.items() <= note.items():
             return str(note.get("source"))
     return None
 

@@ -1,10 +1,10 @@
 """One file over HTTP, into a partial file that a later call goes on with.
 
 The partial file outlives errors, Ctrl-C and a killed process.  Its companion ``.json``
-remembers which version of the file the bytes belong to (the server's ETag).  The next call
-asks for the rest (``Range``, ``If-Range``); a server that sends the whole file again, or
-another version of it, makes it start over.  At the end the size and the hash are compared
-with those that were announced.
+remembers which version of the file the bytes belong to: the server's ETag, else the date of
+the last change.  The next call asks for the rest (``Range``, ``If-Range``); a server that
+sends the whole file again, or another version of it, makes it start over.  At the end the
+size and the hash are compared with those that were announced.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _Partial:
         self.path, self._what = path, what
         self._note = _note_of(path)
         self._file: BinaryIO = open(path, "ab+")
-        self.etag = _noted(path, "etag")
+        self.version = _noted(path, "version")
         self._hash(report)
 
     def __enter__(self) -> _Partial:
@@ -170,11 +170,11 @@ class _Partial:
             self.size += len(block)
             report("check", self.size, there)
 
-    def start_over(self, etag: str = "") -> None:
-        """Drop what is there; what comes belongs to the version ``etag``."""
+    def start_over(self, version: str = "") -> None:
+        """Drop what is there; what comes belongs to this version."""
         self._file.truncate(0)
-        self.digest, self.size, self.etag = hashlib.sha256(), 0, etag
-        self._note.write_text(json.dumps({"etag": etag, "what": self._what}), encoding="utf-8")
+        self.digest, self.size, self.version = hashlib.sha256(), 0, version
+        self._note.write_text(json.dumps({"version": version, "what": self._what}), encoding="utf-8")
 
     def append(self, block: bytes) -> None:
         """Write what has arrived, at once: a killed process loses nothing."""
@@ -223,21 +223,23 @@ def _fetch_rest(body: Body, part: _Partial, report: Report) -> Body:
     """One connection: append what it brings; returns what is known of the file by then."""
     if body.size is not None and part.size == body.size:
         return body
+    if not part.version and not body.has_hash:
+        part.start_over()  # nothing would tell that the rest is of another version
     headers = {}
     if part.size:
         headers["Range"] = f"bytes={part.size}-"
-        if part.etag and not part.etag.startswith("W/"):
-            headers["If-Range"] = part.etag
+        if part.version and not part.version.startswith("W/"):
+            headers["If-Range"] = part.version
     with web.open_body(body.url, headers, body.token) as answer:
         known = _known(body, answer)
         if answer.status_code == 416 and part.size:
             return _after_last_byte(known, part, answer)
         _check_answer(known, part, answer)
-        if answer.status_code == 206 and not _goes_on(part, answer):
+        if answer.status_code == 206 and not _goes_on(known, part, answer):
             part.start_over()
             raise web.ConnectionBroken("the server sent another part of the file than was asked for")
         if answer.status_code == 200:
-            part.start_over(answer.headers.get("ETag", ""))
+            part.start_over(_version(answer))
         if known.size is not None:
             check_space(known.size - part.size, part.path.parent, body.what, body.elsewhere)
         _append(known, part, answer, report)
@@ -314,12 +316,19 @@ def _check_answer(body: Body, part: _Partial, answer: httpx2.Response) -> None:
         raise DownloadError(f"{body.what} is announced with {body.size} bytes, which no model file has")
 
 
-def _goes_on(part: _Partial, answer: httpx2.Response) -> bool:
+def _version(answer: httpx2.Response) -> str:
+    """What tells this version of a file from others, as ``If-Range`` takes it; empty where nothing does."""
+    return str(answer.headers.get("ETag") or answer.headers.get("Last-Modified", ""))
+
+
+def _goes_on(body: Body, part: _Partial, answer: httpx2.Response) -> bool:
     """Whether the answer is the rest of the version whose beginning is here."""
     found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
-    etag = answer.headers.get("ETag", "")
-    same = not part.etag or not etag or etag == part.etag
-    return same and found is not None and found[1] is not None and int(found[1]) == part.size
+    if found is None or found[1] is None or int(found[1]) != part.size:
+        return False
+    if version := _version(answer):
+        return version == part.version or not part.version
+    return body.has_hash or not part.version.startswith("W/")  # else If-Range has settled it
 
 
 def _after_last_byte(body: Body, part: _Partial, answer: httpx2.Response) -> Body:

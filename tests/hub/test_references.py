@@ -77,7 +77,7 @@ def test_paths_and_names(text: str) -> None:
 def test_a_folder_that_is_here_makes_it_a_path(here: Path) -> None:
     (here / "o").mkdir()
     assert parse("o/r") is None
-    with pytest.raises(ModelFileError, match="no file o/r"):
+    with pytest.raises(ModelFileError, match="no file o/r; .*, or hf.co/o/r for that of the hub"):
         hub.find("o/r")
     assert parse("hf.co/o/r") == BASE
 

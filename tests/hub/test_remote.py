@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -201,14 +202,36 @@ def test_whatever_an_earlier_fetch_left_the_result_is_right(hub_at: Hub, there: 
     assert left(hub_at) == [sha256(DATA), "main"]
 
 
-def test_nothing_after_the_last_byte_of_a_file_of_unknown_size(hub_at: Hub) -> None:
+def url_partial(hub_at: Hub, content: bytes, version: str) -> str:
+    """What an earlier fetch of a URL has left, of that version; returns the URL."""
+    name = f"{hub_at.files_url}/m.gguf"
     hub_at.plain["m.gguf"] = DATA
-    hub_at.omit = {"content-length"}
-    assert pull(f"{hub_at.files_url}/m.gguf").read_bytes() == DATA
-    path = pull(f"{hub_at.files_url}/m.gguf")
+    path = pull(name)
     path.rename(path.with_name("m.gguf.llmgen-part"))
-    assert pull(f"{hub_at.files_url}/m.gguf").read_bytes() == DATA
+    path.with_name("m.gguf.llmgen-part").write_bytes(content)
+    path.with_name("m.gguf.llmgen-part.json").write_text(json.dumps({"version": version}))
+    return name
+
+
+def test_nothing_after_the_last_byte_of_a_file_of_unknown_size(hub_at: Hub) -> None:
+    hub_at.omit = {"content-length"}
+    assert pull(url_partial(hub_at, DATA, f'"{sha256(DATA)[:32]}"')).read_bytes() == DATA
     assert hub_at.asked[-1].status == 416
+
+
+@pytest.mark.parametrize("missing", [set(), {"etag"}])
+@pytest.mark.parametrize("version", ["", '"old"', 'W/"old"', "Wed, 21 Oct 2015 07:28:00 GMT"])
+def test_the_rest_of_another_version_is_not_taken(hub_at: Hub, version: str, missing: set[str]) -> None:
+    """No hash tells what is whole, so only the same version may be gone on with."""
+    hub_at.omit = missing
+    assert pull(url_partial(hub_at, OTHER[:100_000], version)).read_bytes() == DATA
+
+
+def test_without_an_etag_the_date_of_the_change_counts(hub_at: Hub) -> None:
+    date = "Wed, 21 Oct 2015 07:28:00 GMT"
+    hub_at.omit, hub_at.changed = {"etag"}, date
+    assert pull(url_partial(hub_at, DATA[:100_000], date)).read_bytes() == DATA
+    assert (hub_at.asked[-1].status, hub_at.asked[-1].headers["if-range"]) == (206, date)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from llmgen.errors import DownloadError, ModelFileError
 from llmgen.hub.references import parse
 from llmgen.hub.remote import partial_fetches
 from llmgen.hub.removal import plan_removal
+from llmgen.hub.state import note_fetched
 
 DATA = b"GGUF" + bytes(1000)
 
@@ -86,6 +87,27 @@ def test_a_users_own_file_stays(hub_at: Hub, tmp_path: Path) -> None:
     for name in ("mine", "smollm2", "other.gguf"):
         with pytest.raises(ModelFileError, match="was not fetched by llmgen"):
             plan_removal(name)
+
+
+def test_a_users_file_in_the_place_of_a_fetched_one_stays(hub_at: Hub) -> None:
+    hub_at.plain["m.gguf"] = DATA
+    path = pull(f"{hub_at.files_url}/m.gguf")
+    path.write_bytes(DATA + b"changed")
+    with pytest.raises(ModelFileError, match="was not fetched by llmgen"):
+        plan_removal("m")
+
+
+def test_a_users_empty_folders_stay(hub_at: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetched file that was since moved to other models folders is removed without what it lay in."""
+    hub_at.plain["m.gguf"] = DATA
+    path = pull(f"{hub_at.files_url}/m.gguf")
+    mine = tmp_path / "a" / "b" / "m.gguf"
+    mine.parent.mkdir(parents=True)
+    path.rename(mine)
+    note_fetched(mine, "x")
+    plan_removal(str(mine)).perform()
+    assert mine.parent.is_dir()
+    assert not mine.exists()
 
 
 def test_a_file_from_a_url_goes_with_its_folder(hub_at: Hub, tmp_path: Path) -> None:
