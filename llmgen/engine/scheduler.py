@@ -384,7 +384,7 @@ class Scheduler:
             if self._speculation:
                 self._speculation.costs.ran(len(rows), len(states), elapsed)
             for state, part in zip(states, parts, strict=True):
-                own, rows = np.split(rows, [part.n_logits])
+                own, rows = rows[: part.n_logits], rows[part.n_logits :]
                 state.completion.count_decode(elapsed)
                 with self._own_error(state):
                     self._emit(state, state.take(own))
