@@ -10,7 +10,11 @@ import pytest
 from archs import build_arch, build_variant
 from engines import engine, one_by_one
 from llmgen.backends.cpu.model import Model
+from llmgen.backends.cpu.sequence import Sequence
+from llmgen.backends.cpu.states import StateLayout
 from llmgen.errors import ContextFullError, LLMGenError
+from llmgen.model.kv_config import KVCacheConfig
+from llmgen.model.states import KV, Recurrent
 from naive import logits, nmse
 
 TOKENS = np.random.default_rng(8).integers(0, 128, 120).tolist()
@@ -183,3 +187,24 @@ def test_windows_say_how_far_back_they_can_be_cut() -> None:
         assert nmse(rows, expected[least:]) < 1e-6
         seq.clear()
         assert nmse(model.prefill(seq, tokens[:200], logits="all"), expected[:200]) < 1e-6
+
+
+@pytest.mark.parametrize("window", [0, 5, 100])
+@pytest.mark.parametrize("chunk", [8, 64])
+def test_what_can_be_taken_back_can_be_taken_back(window: int, chunk: int) -> None:
+    """At any length that a sequence may have; and where its windows hold what it needs, it can be."""
+    layout = StateLayout([KV(1, 16, 16, window), KV(1, 16, 16)], 700, chunk, KVCacheConfig.of("f16"))
+    seq, rng = Sequence(layout), np.random.default_rng(window)
+    for _ in range(3000):
+        if seq.length + chunk > 700 or rng.random() < 0.1:
+            seq.truncate(seq.cut_point(int(rng.integers(seq.length + 1))))
+        before, n = seq.length, int(rng.integers(1, 9))
+        can = seq.can_take_back(n)
+        seq.commit(n)
+        if can:
+            seq.truncate(before)
+        assert can == (seq.cut_point(before) == before)
+        assert can or before < seq.written - chunk  # only after a cut that left nothing to spare
+        seq.commit(int(rng.integers(1, chunk + 1)) if seq.length + chunk <= 700 else 0)
+    recurrent = Sequence(StateLayout([KV(1, 16, 16), Recurrent(4)], 700, chunk, KVCacheConfig.of("f16")))
+    assert not recurrent.can_take_back(1)

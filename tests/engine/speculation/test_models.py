@@ -71,6 +71,19 @@ def test_other_architectures(name):
         assert result.speculation.accepted > 25
 
 
+@pytest.mark.parametrize("kv_type", ["q8_0", "k=q4_0,v=nf4"])
+def test_other_kinds_of_numbers_in_the_cache(kv_type):
+    """What a wrong guess has left in a block must not change what is written there next."""
+    path, params = build_arch("gemma3-dense"), SamplingParams(seed=1, max_tokens=120, ignore_eos=True)
+    with LLM(path, n_ctx=256, n_threads=1, kv_type=kv_type) as llm:
+        expected = llm.generate(PROMPT, params).token_ids
+    config = SpeculativeConfig(draft=build_arch("gemma3-dense", "q8_0"), adaptive=False, k=7)
+    with LLM(path, n_ctx=256, n_threads=1, kv_type=kv_type, speculation=config) as llm:
+        result = llm.generate(PROMPT, params)
+        assert result.token_ids == expected
+        assert 0 < result.speculation.accepted < result.speculation.guessed
+
+
 @pytest.mark.parametrize("options", [{"lookup": True}, {"draft": True}])
 @pytest.mark.parametrize(
     "name", [name for name in ("mamba-dense", "jamba-dense", "lfm2-dense") if name in SPECS]
