@@ -94,6 +94,35 @@ def _nemotron(latent: int) -> dict[str, Any]:
     return {"set_keys": keys, "drop_tensors": DENSE, "reshape": shapes}
 
 
+def _kimi_heads(gates: tuple[str, ...]) -> dict[str, Any]:
+    """Two heads in both layers; gates: the last matrices of forgetting and gating."""
+    latent = {
+        "attn_k_b.weight": [128, 512, 2],
+        "attn_v_b.weight": [512, 128, 2],
+        "attn_output.weight": [256, 128],
+    }
+    delta = {
+        "attn_output.weight": [256, 128],
+        **{f"attn_{part}.weight": [128, 256] for part in "qkv"},
+        **{f"attn_{part}.bias": [256] for part in "qkv"},
+        **{f"ssm_conv1d_{part}.weight": [4, 1, 256] for part in "qkv"},
+        **{f"ssm_{gate}.weight": [128, 256] for gate in gates},
+        "ssm_a": [2] if "g" in gates else [1, 2],
+        "ssm_dt.bias": [256],
+        "ssm_beta.weight": [128, 2],
+    }
+    return {
+        "set_keys": {"attention.head_count": _numbers(2, 0)},
+        "reshape": {
+            f"blk.{i}.{name}": shape for i, part in ((0, latent), (1, delta)) for name, shape in part.items()
+        },
+    }
+
+
+def _joined(first: dict[str, Any], set_keys: dict[str, Any], reshape: dict[str, list[int]]) -> dict[str, Any]:
+    return {"set_keys": first["set_keys"] | set_keys, "reshape": first["reshape"] | reshape}
+
+
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba-normed": ("mamba", {"set_keys": {"ssm.dt_b_c_rms": ("BOOL", True)}}),
     "mamba-small": (
@@ -190,6 +219,26 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                 **_layer("qwen35-dense", 1, 3),
             },
         },
+    ),
+    "kimi-linear-two-heads": (
+        "kimi-linear-moe",
+        _joined(_kimi_heads(("f_b", "g_b")), {}, {"blk.0.attn_q.weight": [128, 384]}),
+    ),
+    "bailingmoe3-two-heads": (
+        "bailingmoe3-moe",
+        _joined(
+            _kimi_heads(("f_a", "g_a")),
+            {},
+            {"blk.0.attn_q_b.weight": [512, 384], "blk.0.attn_gate.weight": [128, 2]},
+        ),
+    ),
+    "kimi-k3-blocks": (  # each layer begins one
+        "kimi-k3-moe",
+        _joined(
+            _kimi_heads(("f_b", "g")),
+            {"attn_res.block_size": _whole(1)},
+            {"blk.0.attn_q_b.weight": [512, 384], "blk.0.attn_gate.weight": [128, 256]},
+        ),
     ),
     "minimax-01-four-layers": (
         "minimax-01-moe",

@@ -261,7 +261,11 @@ class Decoder(ABC):
         """down(activation(gate x) * up x), Shazeer's gated unit (arXiv:2002.05202): [n_embd]."""
         name, n_ff = f"blk.{layer}.ffn_", self.ff(layer)
         gate, up = (self.project(b, w, x, name + which, n_ff) for which in ("gate", "up"))
-        return self.project(b, w, b.gated(gate, up, activation), name + "down", self.n_embd)
+        return self.project(b, w, self.ff_gated(b, gate, up, layer, activation), name + "down", self.n_embd)
+
+    def ff_gated(self, b: Ops, gate: Value, up: Value, layer: int, activation: str) -> Value:
+        """What is between the matrices of ``feed_forward``."""
+        return b.gated(gate, up, activation)
 
     def fused_feed_forward(self, b: Ops, w: Weights, x: Value, layer: int, activation: str = "silu") -> Value:
         """``feed_forward`` whose gate and up projections are one matrix, gate first."""

@@ -103,14 +103,16 @@ class KimiDeltaAttention:
     eps: float
     lower_bound: float = 0.0
     """Of the logarithm of the decay, which a sigmoid then approaches; 0: there is none."""
+    negated: bool = False
+    """Whether the file has the rates that such a sigmoid gets with a minus, as all have them without a bound."""
 
     @classmethod
-    def read(cls, keys: Keys, eps: float, lower_bound: float = 0.0) -> Self:
+    def read(cls, keys: Keys, eps: float, lower_bound: float = 0.0, *, negated: bool = False) -> Self:
         """Raises UnsupportedModelError for sizes that no model can have."""
         taps = keys.whole("ssm.conv_kernel", low=2, high=MAX_TAPS)
         n_layers = keys.whole("block_count", high=MAX_LAYERS)
         n_heads = max(1, *keys.per_layer("attention.head_count", n_layers, high=MAX_HEADS))
-        return cls(taps, n_heads, keys.whole("kda.head_dim", high=MAX_HEADS), eps, lower_bound)
+        return cls(taps, n_heads, keys.whole("kda.head_dim", high=MAX_HEADS), eps, lower_bound, negated)
 
     @property
     def inner(self) -> int:
@@ -150,7 +152,8 @@ class KimiDeltaAttention:
         name = f"blk.{layer}.ssm_"
         rate = b.add(self.factored(b, w, x, f"{name}f"), w.vector(f"{name}dt.bias", self.inner))
         heads = w.vector(f"{name}a", self.n_heads)
-        a = w.derived(f"{name}a by row", lambda: np.repeat(heads.values, self.head_dim))
+        sign = -1.0 if self.negated else 1.0
+        a = w.derived(f"{name}a by row", lambda: sign * np.repeat(heads.values, self.head_dim))
         if self.lower_bound:
             bounded = b.activate(b.multiply(rate, a), "sigmoid")
             return b.activate(b.scale(bounded, self.lower_bound), "exp")
@@ -159,6 +162,6 @@ class KimiDeltaAttention:
     def factored(self, b: Ops, w: Weights, x: Value, name: str) -> Value:
         """x times one matrix, or two with a few values between them: [n_heads * head_dim]."""
         if not w.has(f"{name}_b"):
-            return b.linear(x, w.matrix(f"{name}_a", self.inner, x.n))
+            return b.linear(x, w.matrix(name if w.has(name) else f"{name}_a", self.inner, x.n))
         few = b.linear(x, w.matrix(f"{name}_a", self.head_dim, x.n))
         return b.linear(few, w.matrix(f"{name}_b", self.inner, self.head_dim))

@@ -134,7 +134,7 @@ class Ops(Protocol):
         """activation(x), value by value.
 
         activation: 'silu', 'gelu' (its tanh form), 'gelu_erf' (the exact one), 'gelu_quick',
-        'relu', 'relu_squared', 'sigmoid', 'softplus' or 'exp'.
+        'relu', 'relu_squared', 'sigmoid', 'softplus', 'exp' or 'tanh'.
         """
 
     def gated(self, gate: Value, up: Value, activation: str) -> Value:

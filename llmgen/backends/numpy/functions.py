@@ -73,6 +73,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "sigmoid": sigmoid,
     "softplus": lambda x: np.logaddexp(x.dtype.type(0), x),
     "exp": np.exp,
+    "tanh": np.tanh,
 }
 """By the names of ``model.ops``."""
 

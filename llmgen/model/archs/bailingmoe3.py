@@ -66,11 +66,8 @@ class BailingMoE3(DraftLayers, PerLayer, Mixture, Hybrid, Sections, LatentAttent
     def shared_gated(self, b: Ops, gate: Value, up: Value, layer: int) -> Value:
         return self.limited(b, gate, up, self.other_limits[layer])
 
-    def feed_forward(self, b: Ops, w: Weights, x: Value, layer: int, activation: str = "silu") -> Value:
-        name, n_ff = f"blk.{layer}.ffn_", self.ff(layer)
-        gate, up = (self.project(b, w, x, name + which, n_ff) for which in ("gate", "up"))
-        inner = self.limited(b, gate, up, self.other_limits[layer])
-        return self.project(b, w, inner, name + "down", self.n_embd)
+    def ff_gated(self, b: Ops, gate: Value, up: Value, layer: int, activation: str) -> Value:
+        return self.limited(b, gate, up, self.other_limits[layer])
 
     def limited(self, b: Ops, gate: Value, up: Value, limit: float) -> Value:
         """silu(gate) * up, neither of them beyond a limit."""

@@ -30,8 +30,9 @@ class KimiLinear(PerLayer, Mixture, Hybrid, LatentAttention):
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
-        mixer = KimiDeltaAttention.read(keys, cls.read_eps(keys))
-        return super().read(keys, mixer=mixer, q_lora_rank=0, **own)
+        if "mixer" not in own:
+            own["mixer"] = KimiDeltaAttention.read(keys, cls.read_eps(keys))
+        return super().read(keys, **{"q_lora_rank": 0} | own)
 
     def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
         return [NOPE] * self.n_layers

@@ -442,6 +442,7 @@ TABLES: dict[str, type[Any]] = {
     "pointwise:silu": Unary,
     "pointwise:softcap": Softcap,
     "pointwise:softplus": Unary,
+    "pointwise:tanh": Unary,
     "quants.matvec": Matvec,
     "quants.panel": Panel,
     "quants.rows": Embed,

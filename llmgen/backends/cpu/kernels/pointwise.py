@@ -19,7 +19,6 @@ from llmgen.backends.cpu.kernels.arguments import (
     UnaryWith,
     places,
 )
-from llmgen.backends.cpu.kernels.functions import tanh
 from llmgen.backends.cpu.kernels.simd import (
     at_least,
     first_lane,
@@ -131,7 +130,7 @@ def _unary(function: Any) -> Any:
 silu, gelu, sigmoid = _unary(functions.silu), _unary(functions.gelu), _unary(functions.sigmoid)
 gelu_erf, gelu_quick = _unary(functions.gelu_erf), _unary(functions.gelu_quick)
 relu, relu_squared = _unary(functions.relu), _unary(functions.relu_squared)
-softplus, exp = _unary(functions.softplus), _unary(functions.exp)
+softplus, exp, tanh = _unary(functions.softplus), _unary(functions.exp), _unary(functions.tanh)
 
 
 def _unary_with(function: Any) -> Any:
@@ -225,7 +224,7 @@ def softcap(args: int, thread: int, n_threads: int) -> None:
     for t in range(control_field(arg(args, cap_at.control), arg(args, cap_at.count))):
         x = arg(args, cap_at.x) + t * arg(args, cap_at.x_stride)
         for i in range(0, 4 * n, 64):
-            store_f32x16(x + i, splat(cap) * tanh(load_f32x16(x + i) * splat(inverse)))
+            store_f32x16(x + i, splat(cap) * functions.tanh(load_f32x16(x + i) * splat(inverse)))
 
 
 @step

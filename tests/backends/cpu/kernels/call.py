@@ -31,7 +31,18 @@ STORE = [f"cache:{part}_{kind}" for part in ("keys", "values") for kind in KV_KI
 GATES = [
     f"{name}_mul" for name in ("silu", "gelu", "gelu_erf", "gelu_quick", "relu", "sigmoid", "swiglu_oai")
 ]
-UNARY = ["silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu_squared", "sigmoid", "softplus", "exp"]
+UNARY = [
+    "silu",
+    "gelu",
+    "gelu_erf",
+    "gelu_quick",
+    "relu",
+    "relu_squared",
+    "sigmoid",
+    "softplus",
+    "exp",
+    "tanh",
+]
 _OTHERS = ["add", "mul", "copy", "softcap", "add_row", "scale", "clamp", "at_most", "gate_heads", "head_part"]
 _OTHERS += ["gate_heads_softplus"]
 RECURRENT = [f"recurrent:{name}" for name in ("convolve", "linear_attend", "delta_rule", "selective_scan")]
