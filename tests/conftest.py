@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -28,8 +30,9 @@ def _leave_out_the_users_settings() -> None:
         os.environ.pop(name, None)
     os.environ["LLMGEN_CONFIG"] = ""
     # what is remembered of models, and the hub's cache, are the run's own
-    os.environ["LLMGEN_STATE"] = tempfile.mkdtemp(prefix="llmgen-tests-state-")
-    os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="llmgen-tests-hf-")
+    for name in ("LLMGEN_STATE", "HF_HOME"):
+        os.environ[name] = tempfile.mkdtemp(prefix=f"llmgen-tests-{name.lower()}-")
+        atexit.register(shutil.rmtree, os.environ[name], ignore_errors=True)
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN_PATH"):
         os.environ.pop(name, None)
 

@@ -103,6 +103,12 @@ class CachedRepository:
         except OSError:  # Windows, without the right to make links: huggingface_hub moves the file too
             os.replace(blob, pointer)
 
+    def remove_empty_folders(self) -> None:
+        """Leave nothing of a repository of which nothing is here: other programs would call it damaged."""
+        with suppress(OSError):  # not empty
+            (self.folder / "blobs").rmdir()
+            self.folder.rmdir()
+
     def set_branch(self, branch: str, commit: str) -> None:
         """Remember the commit that a branch is at.  Raises OSError."""
         if branch == commit and _COMMIT.match(commit):

@@ -95,9 +95,13 @@ class _Fetch:
         with disk_errors(self._model.path, self._here.folder, "HF_HOME"):
             for folder in (self._here.folder / "blobs", self._here.lock("x").parent):
                 folder.mkdir(parents=True, exist_ok=True)
-            self._check_space()
-            for file in self._model.files:
-                self._one(file)
+            try:
+                self._check_space()
+                for file in self._model.files:
+                    self._one(file)
+            except BaseException:
+                self._here.remove_empty_folders()
+                raise
             self._here.set_branch(self._repository.reference.revision, self._repository.commit)
         return self._pointer(self._model.files[0])
 
