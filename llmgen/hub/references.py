@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llmgen.errors import ModelFileError, shown
@@ -33,6 +33,8 @@ class HubReference:
     tag: str | None = None
     file: str | None = None
     revision: str = "main"
+    bare: bool = field(default=False, compare=False)
+    """Whether it was named without hf.co, and could have been meant as a path."""
 
     @property
     def repo_id(self) -> str:
@@ -78,7 +80,8 @@ def parse(model: str) -> Reference | None:
             if found is None:
                 raise ModelFileError(f"{shown(model)} names no model on the hub; the forms are {_FORMS}")
             return found
-    return _in_repository(model) if _cannot_be_a_path(model) else None
+    named = _in_repository(model) if _cannot_be_a_path(model) else None
+    return replace(named, bare=True) if named else None
 
 
 def names_on_the_hub(model: str) -> bool:

@@ -47,7 +47,13 @@ def look_up(reference: HubReference) -> Repository:
     Raises:
         DownloadError: it cannot be reached, or has no such repository for this user.
     """
-    info = _ask(reference)
+    try:
+        info = _ask(reference)
+    except DownloadError as error:
+        if not reference.bare:
+            raise
+        name = str(reference).removeprefix("hf.co/")
+        raise DownloadError(f"{error}; there is no file {name} here either") from None
     commit = info.sha if isinstance(info.sha, str) and _COMMIT.match(info.sha) else reference.revision
     return Repository(reference, commit, candidates(_files(info.siblings or [])))
 

@@ -414,8 +414,12 @@ def test_a_repository_that_is_not_there(hub_at: Hub, monkeypatch: pytest.MonkeyP
     with pytest.raises(DownloadError, match="has no o/nothing, or it is private"):
         pull("o/nothing")
     monkeypatch.setenv("HF_TOKEN", hub_at.token)
-    with pytest.raises(DownloadError, match="has no o/nothing; check the name"):
+    with pytest.raises(
+        DownloadError, match="has no o/nothing; check the name; there is no file o/nothing here either"
+    ):
         pull("o/nothing")
+    with pytest.raises(DownloadError, match="has no o/nothing; check the name$"):
+        pull("hf.co/o/nothing")
 
 
 def test_a_login_page(hub_at: Hub) -> None:
