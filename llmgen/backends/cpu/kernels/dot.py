@@ -15,6 +15,7 @@ Activations are signed and lie in [-127, 127].  Weights are unsigned and small
   room for 8 such sums (8 * 2 * 15 * 127 = 30480), 5-bit for 4 (31496), 6-bit for
   2 (32004); signed 8-bit weights give one (|w| times the activation with w's sign:
   2 * 128 * 127 = 32512).  ``vpmaddwd`` with ones then adds pairs into 32 bits.
+- neon: ``sdot`` does it in one step, signed times signed; weights of up to 6 bits are signed too.
 - generic: widening multiplications that LLVM lowers on any CPU.
 
 All of them are exact, so all levels give the same integers.
@@ -47,6 +48,8 @@ LEVEL = target().level
 AVX512 = LEVEL in ("amx", "avx512vnni")
 NATIVE = AVX512 or LEVEL == "avxvnni"
 """vpdpbusd is there: signed weights are made unsigned by adding 128."""
+FUSED = NATIVE or LEVEL == "neon"
+"""One instruction multiplies and adds groups of four into 32 bits: nothing is summed in 16."""
 WIDTH = 64 if AVX512 else 32
 """Bytes of one register of the dot product."""
 
@@ -78,9 +81,25 @@ def _pairs_to_i32(b: Any, v: Any) -> Any:
 
 
 def _accumulate(b: Any, acc: Any, u: Any, s: Any) -> Any:
-    """acc + dot(u, s) by vpdpbusd."""
+    """acc + dot(u, s) by vpdpbusd, or by sdot in pieces of 16 bytes."""
+    if LEVEL == "neon":
+        return _by_sdot(b, acc, u, s)
     name = f"llvm.x86.avx512.vpdpbusd.{u.type.count * 8}"
     return call_intrinsic(b, name, acc.type, [acc, u, s])
+
+
+def _by_sdot(b: Any, acc: Any, w: Any, x: Any) -> Any:
+    parts = []
+    for at in range(0, w.type.count, 16):
+        w16, x16 = permute(b, w, range(at, at + 16)), permute(b, x, range(at, at + 16))
+        lanes = permute(b, acc, range(at // 4, at // 4 + 4))
+        name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+        parts.append(call_intrinsic(b, name, _vector(32, 4), [lanes, w16, x16]))
+    while len(parts) > 1:
+        parts = [
+            permute(b, v, range(2 * v.type.count), w) for v, w in zip(parts[::2], parts[1::2], strict=True)
+        ]
+    return parts[0]
 
 
 def _abs_and_signed(b: Any, w: Any, x: Any) -> tuple[Any, Any]:
@@ -107,7 +126,7 @@ def emit_dots(b: Any, pairs: list[tuple[Any, Any]], bits: int) -> Any:
     out = []
     for part in range(64 // WIDTH):
         registers = [(_halves(b, u)[part], _halves(b, s)[part]) for u, s in pairs]
-        if NATIVE:
+        if FUSED:
             acc = _constant(32, WIDTH // 4, 0)
             for u, s in registers:
                 acc = _accumulate(b, acc, u, s)
@@ -160,7 +179,7 @@ def row_dot(bits: int, zero: int) -> Any:
 def _centred(b: Any, w: Any, x: Any, centre: int, signed: bool) -> Any:
     """i32: the dots of w - centre and x."""
     middle = _constant(8, WIDTH, centre - 256 if centre > 127 else centre)
-    if NATIVE:
+    if FUSED:
         none = _constant(32, WIDTH // 4, 0)
         dots = _accumulate(b, none, w, x)
         return b.sub(dots, _accumulate(b, none, middle, x)) if centre else dots
@@ -183,7 +202,7 @@ def emit_sum(b: Any, pairs: list[tuple[Any, Any]], bits: int, start: Any = None)
 
     Weights are unsigned and have ``bits`` bits; signed 8 bits are as from :func:`unsigned`.
     """
-    if not NATIVE:
+    if not FUSED:
         if bits == 8:
             total = _wide_sum(b, [_pairs_to_i16(b, *_abs_and_signed(b, w, x)) for w, x in pairs], 1)
         else:
@@ -239,7 +258,7 @@ class PanelDots:
     """
 
     def __init__(self, bits: int, zero: int = 0, halves: bool = False) -> None:
-        short = not NATIVE and bits != 8
+        short = not FUSED and bits != 8
         n = TOKENS * REGISTERS
         sums = types.UniTuple(_register("i16" if short else "i32"), n)
         self.totals = types.UniTuple(_register("i32"), n)
@@ -324,7 +343,7 @@ def _panel_add(sums: Any, bits: int) -> Any:
 
 
 def _panel_sum(b: Any, acc: Any, w: Any, x: Any, bits: int) -> Any:
-    if NATIVE:
+    if FUSED:
         return _accumulate(b, acc, w, x)
     if bits == 8:
         return b.add(acc, _pairs_to_i32(b, _pairs_to_i16(b, *_abs_and_signed(b, w, x))))

@@ -6,14 +6,13 @@ process; integer arithmetic gives the same bits.
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
 from llvmlite import ir
 
 from llmgen.backends.cpu.runtime.cpu import target
 
-SOFT = target().level == "generic" and platform.machine().lower() in ("x86_64", "amd64")
+SOFT = target().level == "generic" and target().is_x86
 """Whether conversions are done with integer arithmetic."""
 
 

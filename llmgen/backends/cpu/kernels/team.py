@@ -34,6 +34,7 @@ from llmgen.backends.cpu.kernels.layout import (
     TEAM_WAITS,
 )
 from llmgen.backends.cpu.kernels.simd import load_i64, pointer, prefetch, store_i64
+from llmgen.backends.cpu.runtime.cpu import target
 
 _I64 = ir.IntType(64)
 
@@ -116,15 +117,12 @@ sleep = _system_call("llmgen_sleep", 1)
 @intrinsic
 def relax(typing_context: Any) -> Any:
     """Tell the core that this is a waiting loop."""
-    import platform
-
-    machine = platform.machine().lower()
 
     def generate(context: Any, b: Any, sig: Any, a: Any) -> Any:
         i32 = ir.IntType(32)
-        if machine in ("x86_64", "amd64"):
+        if target().is_x86:
             name, args = "llvm.x86.sse2.pause", []
-        elif machine in ("aarch64", "arm64"):
+        elif target().is_arm:
             name, args = "llvm.aarch64.hint", [ir.Constant(i32, 1)]
         else:
             return context.get_dummy_value()

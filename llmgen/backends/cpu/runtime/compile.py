@@ -1,21 +1,26 @@
 """The compiler process: turns kernel sources into object code with Numba and LLVM.
 
-    python -m llmgen.backends.cpu.runtime.compile LEVEL < names
+    python -m llmgen.backends.cpu.runtime.compile LEVEL [TRIPLE] < names
 
 Reads kernel names, one a line ("module:function", below llmgen.backends.cpu.kernels), and writes
 for each a line with its name and the size of its object code, then the code itself.  A
 separate process keeps the compilers' memory out of the program, lets several run at once,
 and can simply be killed on Ctrl-C.
+
+With a TRIPLE, such as aarch64-unknown-linux-gnu, it compiles for another kind of machine, whose
+code this one cannot run but can look at.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+_OWN_MACHINE = re.compile(r"^target (?:triple|datalayout) = .*$", re.MULTILINE)
 _OF_MANY_HELPERS = ("attention", "choice")
 """Modules whose kernels call dozens of helpers that no other kernel uses."""
 
@@ -51,13 +56,16 @@ def compile_kernel(name: str) -> bytes:
     module, function_name = name.split(":")
     function = getattr(importlib.import_module(f"llmgen.backends.cpu.kernels.{module}"), function_name)
     signature = function.signature
-    with translating_only() if module in _OF_MANY_HELPERS else nullcontext():
+    foreign = _target_machine().triple != llvm.get_process_triple()
+    with translating_only() if foreign or module in _OF_MANY_HELPERS else nullcontext():
         dispatcher = njit(signature, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)(function)
     (overload,) = dispatcher.overloads.values()
     inner = overload.fndesc.llvm_func_name
     returns = signature.return_type != types.void
     text = dispatcher.inspect_llvm(dispatcher.signatures[0])
     text += _wrapper(native_symbol(name), inner, len(signature.args), returns)
+    if foreign:  # Numba translates for its own machine
+        text = _OWN_MACHINE.sub("", text)
     return _emit(llvm.parse_assembly(text), native_symbol(name))
 
 
@@ -70,6 +78,7 @@ def _emit(module: Any, symbol: str) -> bytes:
             function.linkage = "internal"
     module.verify()
     machine = _target_machine()
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
@@ -85,7 +94,7 @@ def _target_machine() -> Any:
     from llmgen.backends.cpu.runtime.cpu import target
 
     chosen = target()
-    return llvm.Target.from_default_triple().create_target_machine(
+    return llvm.Target.from_triple(chosen.triple).create_target_machine(
         cpu=chosen.cpu, features=chosen.features, opt=3, reloc="default", codemodel="jitdefault", jit=True
     )
 
@@ -134,19 +143,23 @@ def _no_executable(context: Any, library: Any, descriptor: Any, environment: Any
 
 def main() -> None:
     """Compile the kernels named on stdin, in order."""
-    from llmgen.backends.cpu.runtime.cpu import target
-
-    level = sys.argv[1]
-    os.environ["LLMGEN_KERNEL_LEVEL"] = level
-    chosen = target(level)
-    # Numba compiles for the process's own CPU unless told otherwise before it is imported
-    os.environ["NUMBA_CPU_NAME"] = chosen.cpu
-    os.environ["NUMBA_CPU_FEATURES"] = chosen.features
-
     import llvmlite.binding as llvm
 
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    from llmgen.backends.cpu.runtime.cpu import FOREIGN, target
+
+    level, foreign = sys.argv[1], sys.argv[2:]
+    os.environ["LLMGEN_KERNEL_LEVEL"] = level
+    if foreign:
+        os.environ[FOREIGN] = foreign[0]
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    else:
+        chosen = target(level)
+        # Numba compiles for the process's own CPU unless told otherwise before it is imported
+        os.environ["NUMBA_CPU_NAME"] = chosen.cpu
+        os.environ["NUMBA_CPU_FEATURES"] = chosen.features
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
     from llmgen.backends.cpu.runtime.threads import register_system_calls
 
     register_system_calls(llvm.add_symbol)

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
-LEVELS = ("amx", "avx512vnni", "avxvnni", "avx2", "generic")
+LEVELS = ("amx", "avx512vnni", "avxvnni", "avx2", "neon", "generic")
 """From the most capable to the one that runs anywhere."""
 
 _AVX512_VNNI = ("avx512vnni", "avx512bw", "avx512vl", "avx512f", "fma", "f16c")
@@ -22,6 +22,7 @@ _REQUIRED = {
     "avx512vnni": _AVX512_VNNI,
     "avxvnni": ("avxvnni", "avx2", "fma", "f16c"),
     "avx2": ("avx2", "fma", "f16c"),
+    "neon": ("dotprod",),
     "generic": (),
 }
 # What a lower level must not use: taken from the CPU's feature string when a level is forced.
@@ -35,17 +36,56 @@ _VNNI = ["avxvnni", "avxvnniint8", "avxvnniint16"]
 
 @dataclass(frozen=True)
 class Target:
-    """What machine code is made for: a level, LLVM's CPU name, and its feature string."""
+    """What machine code is made for: a level, LLVM's CPU name, its feature string, and the kind of machine."""
 
     level: str
     cpu: str
     features: str
+    triple: str
+
+    @property
+    def is_x86(self) -> bool:
+        return self.triple.startswith(("x86_64", "amd64"))
+
+    @property
+    def is_arm(self) -> bool:
+        return self.triple.startswith(("aarch64", "arm64"))
 
 
+FOREIGN = "LLMGEN_COMPILE_FOR"
+"""A triple such as aarch64-unknown-linux-gnu: compile for another machine, to look at the code (see ``compile``)."""
+_FOREIGN_FEATURES = {"neon": "+neon,+fullfp16,+dotprod", "generic": ""}
+
+
+@cache
 def _host_features() -> dict[str, bool]:
     import llvmlite.binding as llvm
 
-    return dict(llvm.get_host_cpu_features())
+    features = dict(llvm.get_host_cpu_features())
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        features["dotprod"] = features.get("dotprod", False) or _arm_has_dot_product()
+    return features
+
+
+def _arm_has_dot_product() -> bool:
+    """Ask the system for sdot, which not every LLVM looks for.
+
+    Linux: HWCAP_ASIMDDP of the auxiliary vector (Documentation/arch/arm64/elf_hwcaps.rst); macOS: sysctl.
+    """
+    at_hwcap, asimddp = 16, 1 << 20
+    try:
+        libc = ctypes.CDLL(None)
+        if sys.platform == "darwin":
+            value, size = ctypes.c_int(0), ctypes.c_size_t(4)
+            name = b"hw.optional.arm.FEAT_DotProd"
+            return (
+                not libc.sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, 0)
+                and value.value == 1
+            )
+        libc.getauxval.restype = ctypes.c_ulong
+        return bool(libc.getauxval(ctypes.c_ulong(at_hwcap)) & asimddp)
+    except (OSError, AttributeError):
+        return False
 
 
 @cache
@@ -82,6 +122,9 @@ def target(level: str | None = None) -> Target:
 
     from llmgen.errors import KernelError
 
+    if foreign := os.environ.get(FOREIGN):
+        level = level or "neon"
+        return Target(level, "generic", _FOREIGN_FEATURES[level], foreign)
     best = best_level()
     level = level or os.environ.get("LLMGEN_KERNEL_LEVEL") or best
     if level not in LEVELS:
@@ -91,18 +134,18 @@ def target(level: str | None = None) -> Target:
         raise KernelError(
             f"kernel level {level} needs instructions that this CPU lacks; the best here is {best}"
         )
-    features = _host_features()
+    features, triple = dict(_host_features()), llvm.get_process_triple()
     off: list[str] = []
     if level not in ("amx", "avx512vnni"):
         off += _AVX512
     if level in ("avx2", "generic"):
         off += _VNNI
-    if level == "generic" and platform.machine().lower() in ("x86_64", "amd64"):
+    if level == "generic" and Target("", "", "", triple).is_x86:
         # the plain x86-64 of any machine: SSE2 only
-        return Target(level, "x86-64", "")
+        return Target(level, "x86-64", "", triple)
     for name in off:
         if name in features:
             features[name] = False
     flat = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(features.items()))
     # the CPU's name implies features and a preference for 256 bits; the explicit list overrides them
-    return Target(level, llvm.get_host_cpu_name(), flat)
+    return Target(level, llvm.get_host_cpu_name(), flat, triple)

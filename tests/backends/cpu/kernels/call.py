@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from kernels import emulated
 
 from llmgen.backends.cpu.kernels.arguments import table_of
 from llmgen.backends.cpu.kernels.kv import TABLE as KV_KINDS
@@ -49,6 +50,7 @@ RECURRENT = [f"recurrent:{name}" for name in ("convolve", "linear_attend", "delt
 POINTWISE = [f"pointwise:{name}" for name in (*GATES, *UNARY, *_OTHERS)]
 
 
+@cache
 def levels() -> list[str]:
     """The levels this CPU can run, the best one first."""
     found = []
@@ -80,13 +82,13 @@ class ControlBlock:
     ) -> None:
         arrays = {"ids": ids, "positions": positions, "sequences": sequences, "output_rows": outputs}
         arrays["run_ends"] = run_ends
-        self._arrays = {k: np.array(v, dtype=np.int64) for k, v in arrays.items() if v is not None}
-        self._fields = np.zeros(len(FIELDS), dtype=np.int64)
-        self._fields[FIELDS["n_tokens"]] = n_tokens
-        self._fields[FIELDS["n_outputs"]] = 0 if outputs is None else len(self._arrays["output_rows"])
-        for name, array in self._arrays.items():
-            self._fields[FIELDS[name]] = array.ctypes.data
-        self.address = self._fields.ctypes.data
+        self.arrays = {k: np.array(v, dtype=np.int64) for k, v in arrays.items() if v is not None}
+        self.fields = np.zeros(len(FIELDS), dtype=np.int64)
+        self.fields[FIELDS["n_tokens"]] = n_tokens
+        self.fields[FIELDS["n_outputs"]] = 0 if outputs is None else len(self.arrays["output_rows"])
+        for name, array in self.arrays.items():
+            self.fields[FIELDS[name]] = array.ctypes.data
+        self.address = self.fields.ctypes.data
 
 
 def _bits(value: Any) -> int:
@@ -113,6 +115,9 @@ def step(
     """
     names = table_of(kernel)
     filled = names(**{**dict.fromkeys(names._fields, 0), **arguments})
+    if level == "neon" and "neon" not in levels():
+        emulated.run(kernel, level, thread, n_threads, list(filled), _bits)
+        return
     table = np.zeros(STEP_ARGS + 1, dtype=np.int64)  # behind them: what is read next, nothing
     table[: len(filled)] = [_bits(value) for value in filled]
     _function(kernel, level)(table.ctypes.data, thread, n_threads)

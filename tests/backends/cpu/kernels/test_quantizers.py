@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from kernels.call import levels, require
+from kernels.call import Guarded, levels, require
+from kernels.matrices import random_matrix
 
 from llmgen.backends.cpu.kernels.quantizers import QUANTIZERS, SCRATCH, quantizer
 from llmgen.backends.cpu.kernels.quants import TABLE
@@ -118,3 +121,47 @@ def test_signs_and_ends_of_the_range(key: str) -> None:
             block[at] = sign
             found = values(key, quantized(key, block))
             assert abs(found[at] - sign) < 0.05, (at, sign, found[at])
+
+
+def check_the_last_block() -> None:
+    """Blocks that end where the memory ends; called in a process of its own."""
+    rng = np.random.default_rng(12)
+    library = require([f"quants.blocks:{key}" for key in TABLE])
+    for key, line in TABLE.items():
+        n = 2048 if key.startswith("iq") else 3  # each number of a codebook, with signs of all kinds
+        m = random_matrix(key, 1, n * line.block, rng)
+        end, out = Guarded(m.data.tobytes()), Guarded(bytes(4 * n * line.block), writable=True)
+        print(key, flush=True)
+        library.function(f"quants.blocks:{key}", 3, returns=False)(end.address, n, out.address)
+        found = out.view(4 * n * line.block).view(np.float32)
+        np.testing.assert_array_equal(found, m.floats()[0])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="memory that cannot be read")
+def test_the_last_block_before_the_end_of_a_file() -> None:
+    """Blocks of every type become the float32 of the numpy backend, and nothing behind the last is read."""
+    code = (
+        "import faulthandler as f; f.enable()\nimport kernels.test_quantizers as t; t.check_the_last_block()"
+    )
+    paths = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"died at {done.stdout.splitlines()[-1:]}: {done.stderr[-2000:]}"
+
+
+def test_mxfp4_by_the_letter() -> None:
+    """The low nibbles are the first half of a block, the high ones the second; the scale byte is an exponent.
+
+    OCP Microscaling Formats (MX) v1.0: E2M1 values and an E8M0 scale, 2^(e - 127); 255 is no number there.
+    """
+    e2m1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    e2m1 = np.concatenate([e2m1, -e2m1])
+    run = require(["quants.blocks:mxfp4"]).function("quants.blocks:mxfp4", 3, returns=False)
+    codes = np.concatenate([np.arange(16), np.arange(16)[::-1]])
+    for exponent in (1, 2, 3, 64, 126, 127, 128, 200, 250):
+        block = np.zeros(17 + 64, np.uint8)
+        block[0], block[1:17] = exponent, codes[:16] | codes[16:] << 4
+        out = np.zeros(32, np.float32)
+        run(block.ctypes.data, 1, out.ctypes.data)
+        np.testing.assert_array_equal(out, e2m1[codes] * 2.0 ** (exponent - 127))

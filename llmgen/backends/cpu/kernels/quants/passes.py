@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 from llmgen.backends.cpu.kernels import amx
 from llmgen.backends.cpu.kernels.abi import inline
-from llmgen.backends.cpu.kernels.dot import LEVEL, NATIVE, TOKENS, PanelDots, joined
+from llmgen.backends.cpu.kernels.dot import FUSED, LEVEL, TOKENS, PanelDots, joined
 from llmgen.backends.cpu.kernels.layout import (
     PAIR_BLOCK,
     PAIR_D,
@@ -230,8 +230,8 @@ def _block_step(quant: QuantType, has_offset: bool, zero: int) -> Any:
     first, second, start, add, total = dots.first, dots.second, dots.start, dots.add, dots.total
     scale = _scale_step(dots.totals, joined, has_offset)
     per_scale = 4 if quant.halves else 8
-    inner = per_scale if NATIVE else quant.groups
-    unrolled = NATIVE or inner < 4
+    inner = per_scale if FUSED else quant.groups
+    unrolled = FUSED or inner < 4
 
     @inline
     def run(totals, w, x, groups):  # type: ignore[no-untyped-def]

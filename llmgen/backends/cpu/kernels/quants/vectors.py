@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +29,7 @@ from llmgen.backends.cpu.kernels.simd import (
     unary,
     undefined,
 )
+from llmgen.backends.cpu.runtime.cpu import target
 
 load_u16 = scalar_loader(ir.IntType(16), types.int64, "zext")
 
@@ -137,7 +137,7 @@ odd_numbers = unary(i32x16, f32x16, _odd_numbers)
 def emit_lookup(b: Any, codes: Any, table: Sequence[int]) -> Any:
     """Bytes 0..15 -> the signed bytes of a table."""
     n = codes.type.count
-    if platform.machine().lower() in ("aarch64", "arm64"):
+    if target().is_arm:
         return _in_parts(b, codes, 16, "llvm.aarch64.neon.tbl1.v16i8", table)
     if LEVEL == "generic":
         return _selected(b, codes, table)

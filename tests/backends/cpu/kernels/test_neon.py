@@ -1,0 +1,109 @@
+"""Level neon: its code has the dot product of Arm, and where an emulator is installed, the same bits come out."""
+
+from __future__ import annotations
+
+import os
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from kernels import emulated
+from kernels.call import TABLE
+from kernels.matrices import activations, embed, matvec, panel, random_matrix, scale_bytes, sizes
+
+from llmgen.backends.cpu.runtime import cpu
+
+EVERY_WAY = ("q4_0", "q8_0", "q6_k", "iq4_nl")
+"""Unsigned and signed, by blocks, halves and superblocks, rows in lanes and one by one, with a table."""
+if os.environ.get("LLMGEN_TEST_EVERY_TYPE"):
+    EVERY_WAY = tuple(TABLE)
+INTEGERS = [key for key in EVERY_WAY if TABLE[key].activations not in ("int16", "float32")]
+emulator = pytest.mark.skipif(not emulated.AVAILABLE, reason="needs qemu-aarch64 and aarch64-linux-gnu-gcc")
+
+
+def instructions(code: bytes, wanted: int, mask: int) -> int:
+    """How many of the 32-bit words of an object file are an instruction, as the manual encodes it."""
+    words = np.frombuffer(code[: len(code) // 4 * 4], "<u4")
+    return int(np.count_nonzero((words & mask) == wanted))
+
+
+SDOT = 0x4E809400, 0xFFE0FC00  # SDOT (vector), Vd.4S, Vn.16B, Vm.16B: Arm A64 instruction set
+FMLA = 0x4E20CC00, 0xFFE0FC00  # FMLA (vector), Vd.4S, Vn.4S, Vm.4S
+
+
+@pytest.fixture(scope="module")
+def codes() -> dict[str, bytes]:
+    kernels = [TABLE[key] for key in EVERY_WAY]
+    names = [name for kind in kernels for name in (kind.matvec, kind.panel)]
+    return emulated.compiled([*names, "quants.matvec:f16", "attention:tiles_f16"])
+
+
+@pytest.mark.parametrize("key", INTEGERS)
+def test_the_dot_products_are_sdot(key: str, codes: dict[str, bytes]) -> None:
+    for name in (TABLE[key].matvec, TABLE[key].panel):
+        assert codes[name].startswith(b"\x7fELF")
+        assert codes[name][18] == 183  # EM_AARCH64
+        assert instructions(codes[name], *SDOT) >= 8, name
+
+
+def test_wide_activations_and_floats(codes: dict[str, bytes]) -> None:
+    """Signed 8-bit weights meet 16-bit activations when a token is generated; prompts have 8 bits."""
+    assert instructions(codes["quants.panel:q8_0"], *SDOT) >= 8
+    assert instructions(codes["quants.matvec:q8_0"], *SDOT) == 0
+    for name in ("quants.matvec:f16", "attention:tiles_f16"):
+        assert instructions(codes[name], *FMLA) >= 8, name
+
+
+def test_no_function_is_missing(codes: dict[str, bytes]) -> None:
+    """No kernel calls a library that is not in the process (a conversion, a rounding)."""
+    for name, code in codes.items():
+        for symbol in (b"__extendhfsf2", b"__truncsfhf2", b"rintf", b"fmaf", b"memcpy"):
+            assert symbol + b"\0" not in code, (name, symbol)
+
+
+def arm(monkeypatch: pytest.MonkeyPatch, **features: bool) -> None:
+    """Let this be an Arm machine with these features."""
+    monkeypatch.setattr(cpu, "_host_features", lambda: features)
+    monkeypatch.setattr(llvm, "get_process_triple", lambda: emulated.TRIPLE)
+    monkeypatch.setattr(llvm, "get_host_cpu_name", lambda: "neoverse-n1")
+    for function in (cpu.best_level, cpu.target):
+        monkeypatch.setattr(cpu, function.__name__, function.__wrapped__)
+    monkeypatch.delenv("LLMGEN_KERNEL_LEVEL", raising=False)
+
+
+def test_the_level_of_an_arm_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    arm(monkeypatch, neon=True, dotprod=True, lse=True)
+    chosen = cpu.target()
+    assert (chosen.level, chosen.cpu, chosen.is_arm, chosen.is_x86) == ("neon", "neoverse-n1", True, False)
+    assert chosen.features == "+dotprod,+lse,+neon"
+    assert cpu.target("generic").triple == emulated.TRIPLE
+
+
+def test_an_arm_machine_without_dot_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    arm(monkeypatch, neon=True, dotprod=False)
+    assert cpu.target().level == "generic"
+
+
+@emulator
+@pytest.mark.parametrize("key", EVERY_WAY)
+def test_the_same_bits(key: str) -> None:
+    rng = np.random.default_rng(1)
+    n_cols = sizes(key)[2]
+    m, x = random_matrix(key, 17, n_cols, rng), activations(9, n_cols, rng)
+    for n in (1, 9):
+        np.testing.assert_array_equal(matvec(m, x[:n], level="neon"), matvec(m, x[:n]))
+    np.testing.assert_array_equal(panel(m, x, level="neon"), panel(m, x))
+    np.testing.assert_array_equal(embed(m, [16, 3, 0], 2.5, level="neon"), embed(m, [16, 3, 0], 2.5))
+
+
+@emulator
+@pytest.mark.parametrize("key", ["q4_0", "q8_0", "q6_k"])
+def test_the_same_integers_at_the_limits(key: str) -> None:
+    m = random_matrix(key, 16, 2 * max(TABLE[key].block, 128), np.random.default_rng(2))
+    x = np.where(np.arange(m.n_cols) % 3, 3.0, -3.0).astype(np.float32)[None].repeat(9, axis=0)
+    x[1::2] *= -1
+    for byte in (0x00, 0x80, 0xFF):
+        blocks = m.data.reshape(16, m.n_cols // TABLE[key].block, -1)
+        blocks[:, :, np.delete(np.arange(blocks.shape[2]), scale_bytes(key))] = byte
+        np.testing.assert_array_equal(matvec(m, x, level="neon"), matvec(m, x))
+        np.testing.assert_array_equal(panel(m, x, level="neon"), panel(m, x))
