@@ -35,7 +35,7 @@ FMLA = 0x4E20CC00, 0xFFE0FC00  # FMLA (vector), Vd.4S, Vn.4S, Vm.4S
 def codes() -> dict[str, bytes]:
     kernels = [TABLE[key] for key in EVERY_WAY]
     names = [name for kind in kernels for name in (kind.matvec, kind.panel)]
-    return emulated.compiled([*names, "quants.matvec:f16", "attention:tiles_f16"])
+    return emulated.compiled([*names, "quants.matvec:f16", "attention:tiles_f16_f16"])
 
 
 @pytest.mark.parametrize("key", INTEGERS)
@@ -50,7 +50,7 @@ def test_wide_activations_and_floats(codes: dict[str, bytes]) -> None:
     """Signed 8-bit weights meet 16-bit activations when a token is generated; prompts have 8 bits."""
     assert instructions(codes["quants.panel:q8_0"], *SDOT) >= 8
     assert instructions(codes["quants.matvec:q8_0"], *SDOT) == 0
-    for name in ("quants.matvec:f16", "attention:tiles_f16"):
+    for name in ("quants.matvec:f16", "attention:tiles_f16_f16"):
         assert instructions(codes[name], *FMLA) >= 8, name
 
 
