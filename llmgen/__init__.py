@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         UsageError,
     )
-    from llmgen.model.kv_config import KVCacheConfig
+    from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
     from llmgen.tokenizer import ChatTemplate, Tokenizer
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "GenerationResult",
     "GenerationStream",
     "Interrupted",
+    "KVAutoConfig",
     "KVCacheConfig",
     "KernelError",
     "LLM",
@@ -85,7 +86,7 @@ _NAMES_IN = {
         TemplateError TokenizerError UnsupportedModelError UsageError""",
     "llmgen.engine": """Answer Batch Beam Constraint GenerationEvent GenerationResult GenerationStream
         Processor Request Sampler SamplingParams Session SpeculationStats SpeculativeConfig Timings TokenLogprob""",
-    "llmgen.model.kv_config": "KVCacheConfig",
+    "llmgen.model.kv_config": "KVAutoConfig KVCacheConfig",
     "llmgen.tokenizer": "ChatTemplate Tokenizer",
 }
 _HOME = {name: home for home, names in _NAMES_IN.items() for name in names.split()}

@@ -10,9 +10,11 @@ from os import PathLike
 from typing import Any, Literal, Self
 
 from llmgen import hub
+from llmgen.api_kv import resolved
 from llmgen.api_speculation import OpenDraft
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model
+from llmgen.engine.kv_plan import Plan
 from llmgen.engine.prompt import Prompt, prompt_ids
 from llmgen.engine.sequence_state import OnPrompt, Reuse
 from llmgen.engine.session import Session
@@ -24,13 +26,13 @@ from llmgen.engine.stream import Callback, GenerationStream
 from llmgen.errors import LLMGenError
 from llmgen.gguf import GGUFFile, check_model
 from llmgen.model.decoder import Decoder
-from llmgen.model.kv_config import KVCacheConfig
+from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
 from llmgen.sampling.params import SamplingParams, checked_params
 from llmgen.tokenizer import ChatTemplate, Tokenizer
 from llmgen.tokenizer.model_text import ModelText
 
-KVType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "nf4", "fp32", "fp16", "q8", "q4"]
-"""One kind for keys and values; a KVCacheConfig has one for each."""
+KVType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "nf4", "fp32", "fp16", "q8", "q4", "auto"]
+"""One kind for keys and values, or auto; a KVCacheConfig has one for each."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,13 +73,14 @@ class LoadedModel:
         *,
         n_ctx: int | None = None,
         n_threads: int | None = None,
-        kv_type: KVType | KVCacheConfig = "f16",
+        kv_type: KVType | KVCacheConfig | KVAutoConfig = "f16",
         chat_template: str | PathLike[str] | ChatTemplate | None = None,
         params: SamplingParams | None = None,
         draft: str | PathLike[str] | None = None,
         lookup: bool = False,
         speculation: SpeculativeConfig | None = None,
         progress: Any = None,
+        kv_report: Any = None,
     ) -> None:
         """Load the model at a path (of a split model, the first part), or of a name as on the command line.
 
@@ -86,12 +89,15 @@ class LoadedModel:
         ``n_ctx`` is the context length in tokens (default: the model's, capped
         to memory), ``n_threads`` the number of threads (default: usable physical
         cores), ``kv_type`` the kind of numbers that the key-value cache holds, for keys and
-        values apart as a :class:`KVCacheConfig`.  ``chat_template`` replaces the file's main
+        values apart as a :class:`KVCacheConfig`; ``"auto"`` or a :class:`KVAutoConfig` measures
+        the model and chooses, see :attr:`kv_plan`.  ``chat_template`` replaces the file's main
         one: a Jinja text, the path of a Jinja file, or the name of one of the file's further
         templates or of a built-in format.  ``params`` hold for every call that brings none.
         ``draft``, the path or name of a smaller model with the same vocabulary, and ``lookup``
         guess tokens, so that one run gives several of them; the text stays the same.
-        ``speculation`` has further options of that.  Raises :class:`LLMGenError`.
+        ``speculation`` has further options of that.  ``progress`` is called while kernels are
+        compiled, ``kv_report`` with each candidate of "auto" that is about to be measured.
+        Raises :class:`LLMGenError`.
         """
         started = time.perf_counter()
         self.params = checked_params(params)
@@ -107,9 +113,10 @@ class LoadedModel:
                 text.check_choice()  # a wrong one is refused before the model is loaded
             if guessing is not None:
                 self._resources.draft = OpenDraft(guessing, file)
-            self._model = Model.load(
-                file, n_ctx=n_ctx, n_threads=n_threads, kv_type=kv_type, progress=progress
+            kinds, n_ctx, self.kv_plan = resolved(
+                *(file, lambda: text.working_tokenizer, n_ctx, n_threads, kv_type, kv_report, progress)
             )
+            self._model = Model.load(file, n_ctx=n_ctx, n_threads=n_threads, kv_type=kinds, progress=progress)
         except BaseException:
             self._finalizer()
             raise
@@ -139,6 +146,9 @@ class LoadedModel:
     def config(self) -> Decoder:
         """The model's dimensions: architecture, n_layers, n_embd, vocab_size, context_length ..."""
         return self._model.config
+
+    kv_plan: Plan | None
+    """Why the KV cache is of its kind, where that was chosen by measuring (``kv_type="auto"``)."""
 
     @property
     def metadata(self) -> Mapping[str, Any]:

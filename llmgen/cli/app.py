@@ -28,6 +28,7 @@ COMMANDS = {
     "perplexity": "Measure how well a model predicts a text.",
     "bench": "Measure tokens per second.",
     "inspect": "Show what is in a model file, and what llmgen will do with it (also: show).",
+    "plan": "Measure which kind of KV cache a model should have here.",
     "quantize": "Write the same model in another type.",
     "tokenize": "Show the tokens of a text, or the text of tokens.",
     "list": "List the models that are here, and those that can be fetched (also: ls).",

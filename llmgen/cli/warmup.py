@@ -55,9 +55,14 @@ def _warm(model: str, engine: EngineOptions) -> None:
     path = model_path(model)
 
     from llmgen.backends.cpu.model import Model
+    from llmgen.engine.kv_plan import CANDIDATES
     from llmgen.gguf import GGUFFile
+    from llmgen.model.kv_config import KVAutoConfig
 
+    options = engine.given()
+    kinds = CANDIDATES if isinstance(engine.kv_type, KVAutoConfig) else (options.pop("kv_type", "f16"),)
     with GGUFFile.open(path) as file, compiling() as progress:
-        loaded = Model.load(file, **engine.given(), progress=progress)
-        loaded.close()
+        for kv_type in kinds:
+            loaded = Model.load(file, **{**options, "kv_type": kv_type}, progress=progress)
+            loaded.close()
     print(f"{visible(path.name)}: ready ({loaded.kernel_level})")

@@ -42,6 +42,9 @@ class SequenceLike(Protocol):
 
     def truncate(self, n: int) -> None: ...
 
+    def stand_in(self, n: int) -> None:
+        """Take n tokens to be computed, whatever the states hold; to measure what the next ones cost."""
+
     def clear(self) -> None: ...
 
     def fork(self) -> Any:

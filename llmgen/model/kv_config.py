@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from llmgen.errors import UsageError, shown
 
 KV_KINDS = ("f32", "f16", "bf16", "q8_0", "q4_0", "nf4")
 """The kinds, most bytes first; docs/generation.md says what each costs."""
+AUTO = "auto"
+"""In place of a kind: choose one by measuring the model."""
 _SPELLINGS = {"fp32": "f32", "fp16": "f16", "q8": "q8_0", "q4": "q4_0"}
 
 
@@ -36,10 +39,15 @@ class KVCacheConfig:
         return KVCacheConfig(self.r or self.k, self.c or self.v)
 
     @classmethod
-    def of(cls, kinds: str | KVCacheConfig) -> KVCacheConfig:
+    def of(cls, kinds: object) -> KVCacheConfig:
         """From one kind for all ("q8_0") or one for each ("k=q8_0,v=f16"; what is not named is f16)."""
         if isinstance(kinds, KVCacheConfig):
             return kinds
+        if kinds == AUTO or isinstance(kinds, KVAutoConfig):
+            raise UsageError(
+                "the KV cache type auto measures the model, and here one kind is needed; "
+                "`llmgen plan` shows which it would be (--kv-type)"
+            )
         if not isinstance(kinds, str):
             raise UsageError(f"kv_type must be a text or a KVCacheConfig, not {type(kinds).__name__}")
         if "=" not in kinds:
@@ -52,6 +60,47 @@ class KVCacheConfig:
         if self.k == self.v and not named:
             return self.k
         return ",".join([f"k={self.k}", f"v={self.v}", *named])
+
+
+@dataclass(frozen=True)
+class KVAutoConfig:
+    """How a kind is chosen for a model by measuring it (engine/kv_plan.py).
+
+    budget_mb: the most the cache may take for the whole context, in MB (10^6 bytes); None: half of the free memory.
+    max_delta_nll, max_ppl_ratio, max_mean_kl: what a kind may cost against f16 in mean -ln p, in
+    perplexity and in mean KL divergence.  probe_tokens, probe_steps: over how much text that is measured.
+    plan_file: where results are kept, None: in the user's state folder; probe_interval: for how many
+    seconds they hold.  strict: refuse, instead of taking the best kind that there is, if none passes.
+    Raises UsageError.
+    """
+
+    budget_mb: float | None = None
+    max_delta_nll: float = 0.05
+    max_ppl_ratio: float = 1.05
+    max_mean_kl: float = 0.1
+    plan_file: Path | None = None
+    probe_interval: float = 3600.0
+    probe_tokens: int = 64
+    probe_steps: int = 4
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        _check_number("budget_mb", "--kv-budget", self.budget_mb, 0.0, optional=True)
+        _check_number("max_delta_nll", "--kv-max-delta-nll", self.max_delta_nll, 0.0)
+        _check_number("max_ppl_ratio", "--kv-max-ppl-ratio", self.max_ppl_ratio, 1.0)
+        _check_number("max_mean_kl", "--kv-max-mean-kl", self.max_mean_kl, 0.0)
+        _check_number("probe_interval", "--kv-probe-interval", self.probe_interval, 0.0)
+        _check_number("probe_tokens", "--kv-probe-tokens", self.probe_tokens, 2)
+        _check_number("probe_steps", "--kv-probe-steps", self.probe_steps, 1)
+
+
+def _check_number(name: str, flag: str, value: object, low: float, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    kinds = (int,) if isinstance(low, int) else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value < float("inf"):
+        what = "a whole number" if isinstance(low, int) else "a number"
+        raise UsageError(f"{name} must be {what} from {low:g} up, not {shown(value)} ({flag})")
 
 
 def _parts(text: str) -> dict[str, str]:

@@ -191,6 +191,13 @@ class Sequence:
         """Set the length of a sequence whose states are about to be read from a file into ``filled``."""
         self.length, self._written = length, written
 
+    def stand_in(self, n: int) -> None:
+        """Take n tokens of an empty sequence to be computed; all states are zero, in memory that has been written."""
+        self.begin_write(n)
+        for part in self.filled():
+            part[:] = 0
+        self.commit(n)
+
     def close(self) -> None:
         """Give the memory back."""
         self._data = None

@@ -74,6 +74,7 @@ EXAMPLES = {
     "ps": ("llmgen ps", "llmgen ps --json"),
     "pull": ("llmgen pull smollm2", "llmgen pull hf.co/OWNER/REPO:Q4_K_M"),
     "warmup": ("llmgen warmup smollm2",),
+    "plan": ("llmgen plan smollm2", "llmgen plan smollm2 -c 8192 --kv-budget 100"),
 }
 
 _KINDS = {

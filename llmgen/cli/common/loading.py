@@ -37,8 +37,17 @@ def open_llm(
     from llmgen import LLM
 
     guessing = with_path(guessing)
-    with compiling() as progress:
-        llm = LLM(path, **engine.given(), chat_template=template, speculation=guessing, progress=progress)
+    with compiling() as progress, measuring() as report:
+        llm = LLM(
+            path,
+            **engine.given(),
+            chat_template=template,
+            speculation=guessing,
+            progress=progress,
+            kv_report=report,
+        )
+    if llm.kv_plan is not None and not llm.kv_plan.passed:
+        note(f"warning: KV cache: {llm.kv_plan.reason}")
     trained = llm.config.context_length
     if llm.n_ctx > trained:
         note(
@@ -65,6 +74,26 @@ def in_use(path: Path, model: Model) -> Iterator[None]:
             model.on_run = None
 
 
+@contextmanager
+def measuring() -> Iterator[Callable[[object, int, int], None]]:
+    """Show which kind of KV cache is being measured: a bar on a terminal, else one line."""
+    bar: Bar | None = None
+
+    def report(kinds: object, done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None:
+            bar = Bar(_MEASURING, total)
+            if not can_draw():
+                note(f"{_MEASURING}: {total} candidates")
+        bar.update(done)
+
+    try:
+        yield report
+    finally:
+        clear()
+
+
+_MEASURING = "measuring KV cache kinds on this model"
 _WHAT = "compiling kernels for this CPU (first use)"
 
 

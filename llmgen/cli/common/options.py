@@ -17,6 +17,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -25,13 +26,15 @@ from llmgen.cli.common.signatures import option as keyword
 from llmgen.cli.common.signatures import parameters_of, with_parameters
 from llmgen.engine.speculation.config import MOST_GUESSES, SpeculativeConfig
 from llmgen.errors import UsageError
-from llmgen.model.kv_config import KV_KINDS
+from llmgen.model.kv_config import AUTO, KV_KINDS, KVAutoConfig
 from llmgen.sampling.params import OTHER_NAMES, Option, SamplingParams, option_named, option_table
 
 THREADS_VARIABLE = "LLMGEN_THREADS"
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 _KV_TYPE_METAVAR = "KIND"
-_KV_TYPE_HELP = f"kind of the KV cache ({', '.join(KV_KINDS)}); k=KIND,v=KIND for keys and values apart"
+_KV_TYPE_HELP = (
+    f"kind of the KV cache ({', '.join(KV_KINDS)}), k=KIND,v=KIND for keys and values apart, or auto"
+)
 KVTypeOption = Annotated[
     str | None,
     typer.Option(
@@ -90,7 +93,7 @@ class EngineOptions:
 
     n_ctx: int | None = None
     n_threads: int | None = None
-    kv_type: str | None = None
+    kv_type: str | KVAutoConfig | None = None
 
     def given(self) -> dict[str, Any]:
         """The options that the user set, as arguments of ``LLM``."""
@@ -98,22 +101,63 @@ class EngineOptions:
 
 
 def model_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter ``engine`` by -c, -t and --kv-type."""
-    return _expand(
-        command,
-        "engine",
-        [
-            _parameter(
-                "n_ctx", int, "context length in tokens", "the model's, capped to memory", "-c", "--ctx"
-            ),
-            _parameter(
-                *("n_threads", int, "threads", "usable physical cores", "-t", "--threads"),
-                envvar=THREADS_VARIABLE,
-            ),
-            _parameter("kv_type", str, _KV_TYPE_HELP, "f16", "--kv-type", metavar=_KV_TYPE_METAVAR),
-        ],
-        lambda values: EngineOptions(**values),
-    )
+    """Replace the parameter ``engine`` by -c, -t, --kv-type and what belongs to its value auto."""
+    kind = _parameter("kv_type", str, _KV_TYPE_HELP, "f16", "--kv-type", metavar=_KV_TYPE_METAVAR)
+    return _expand(command, "engine", [*_context_and_threads(), kind, *_auto_options()], _engine_options)
+
+
+def plan_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for a command that plans a cache: its kind is always auto."""
+    options = [*_context_and_threads(), *_auto_options()]
+    return _expand(command, "engine", options, lambda values: _engine_options({**values, "kv_type": AUTO}))
+
+
+def _context_and_threads() -> list[inspect.Parameter]:
+    return [
+        _parameter("n_ctx", int, "context length in tokens", "the model's, capped to memory", "-c", "--ctx"),
+        _parameter(
+            *("n_threads", int, "threads", "usable physical cores", "-t", "--threads"),
+            envvar=THREADS_VARIABLE,
+        ),
+    ]
+
+
+def _auto_options() -> list[inspect.Parameter]:
+    return [_parameter(name, kind, *rest) for name, kind, *rest in _KV_AUTO]
+
+
+_KV_AUTO: tuple[tuple[Any, ...], ...] = (
+    (
+        "kv_budget",
+        float,
+        "with --kv-type auto: the most MB that the cache may take",
+        "half of the free",
+        "--kv-budget",
+    ),
+    ("kv_max_delta_nll", float, "with auto: most that -ln p may grow by", "0.05", "--kv-max-delta-nll"),
+    ("kv_max_ppl_ratio", float, "with auto: largest ratio of perplexities", "1.05", "--kv-max-ppl-ratio"),
+    ("kv_max_mean_kl", float, "with auto: largest mean KL divergence", "0.1", "--kv-max-mean-kl"),
+    ("kv_probe_tokens", int, "with auto: prompt tokens that are measured", "64", "--kv-probe-tokens"),
+    ("kv_probe_steps", int, "with auto: generated tokens that are measured", "4", "--kv-probe-steps"),
+    ("kv_plan", Path, "with auto: file that keeps the results", "in the state folder", "--kv-plan"),
+    ("kv_probe_interval", float, "with auto: seconds for which results hold", "3600", "--kv-probe-interval"),
+    ("kv_strict", bool, "with auto: refuse if no kind passes", "", "--kv-strict"),
+)
+"""Parameter, type, help, shown default and flag of what belongs to --kv-type auto."""
+_KV_FIELDS = {"kv_budget": "budget_mb", "kv_plan": "plan_file"}
+
+
+def _engine_options(values: dict[str, Any]) -> EngineOptions:
+    auto = {name: values.pop(name) for name, *_ in _KV_AUTO}
+    given = {
+        _KV_FIELDS.get(name, name[3:]): v for name, v in auto.items() if v is not None and v is not False
+    }
+    if values["kv_type"] != AUTO:
+        if given:
+            flag = next(row[-1] for row in _KV_AUTO if auto[row[0]] not in (None, False))
+            raise UsageError(f"{flag} goes with --kv-type auto; add that, or leave {flag} out")
+        return EngineOptions(**values)
+    return EngineOptions(**{**values, "kv_type": KVAutoConfig(**given)})
 
 
 def sampling_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -145,11 +145,12 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
     from llmgen.backends.cpu.model import dry_run
     from llmgen.backends.cpu.runtime.threads import default_threads
     from llmgen.cli.common.machine import kernel_level
-    from llmgen.model.kv_config import KV_KINDS
+    from llmgen.model.kv_config import KV_KINDS, KVCacheConfig
     from llmgen.model.states import KV
 
     try:
-        config, layout = dry_run(file, engine.n_ctx, engine.kv_type or "f16", engine.n_threads)
+        kinds = KVCacheConfig.of(engine.kv_type or "f16")
+        config, layout = dry_run(file, engine.n_ctx, kinds, engine.n_threads)
     except UsageError:
         raise
     except LLMGenError as error:

@@ -1,0 +1,108 @@
+"""``kv_type="auto"``: which kind of KV cache a model gets, from a kept plan or by measuring."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from llmgen.backends.cpu.kernels.kv import attention_kernel
+from llmgen.backends.cpu.memory import available_bytes
+from llmgen.backends.cpu.model import Model, dry_run
+from llmgen.backends.cpu.runtime.cpu import target
+from llmgen.backends.cpu.runtime.library import KernelLibrary, Progress
+from llmgen.backends.cpu.runtime.threads import default_threads
+from llmgen.engine.interfaces import TokenizerLike
+from llmgen.engine.kv_measure import probe
+from llmgen.engine.kv_plan import CANDIDATES, REFERENCE, Candidate, Plan, Report, check_passed, choose
+from llmgen.engine.kv_plan_file import default_file, keep, kept, plan_key
+from llmgen.gguf import GGUFFile
+from llmgen.model.fingerprint import fingerprint
+from llmgen.model.kv_config import AUTO, KVAutoConfig, KVCacheConfig
+
+_log = logging.getLogger(__name__)
+
+Tokenizers = Callable[[], TokenizerLike | None]
+
+
+def plan_for(
+    file: GGUFFile,
+    tokenizer: Tokenizers,
+    n_ctx: int | None,
+    n_threads: int | None,
+    config: KVAutoConfig,
+    again: bool = False,
+    report: Report = lambda kinds, done, total: None,
+    progress: Progress | None = None,
+) -> Plan:
+    """The plan for a file: a kept one that still holds, unless ``again``, else a new one, which is kept.
+
+    n_ctx, n_threads, progress: as for ``Model.load``; ``tokenizer``: called where the model has to be measured.
+    Raises LLMGenError.
+    """
+    decoder, layout = dry_run(file, n_ctx, n_threads=n_threads)
+    threads = default_threads() if n_threads is None else n_threads
+    budget = _budget(config)
+    path = config.plan_file or default_file()
+    machine = f"{target().cpu} {target().level} {threads} threads"
+    key = plan_key(fingerprint(file), machine, layout.n_ctx, config)
+    if not again and (plan := kept(path, key, budget, config)) is not None:
+        _log.debug("KV cache %s, from %s: %s", plan.chosen, path, plan.reason)
+        return check_passed(plan, config)
+
+    @contextmanager
+    def opened(kinds: KVCacheConfig) -> Iterator[Model]:
+        model = Model.load(file, n_ctx=layout.n_ctx, n_threads=threads, kv_type=kinds)
+        try:
+            yield model
+        finally:
+            model.close()
+
+    sized = []
+    for kinds in CANDIDATES:
+        other = layout.of_kind(kinds)
+        size = other.bytes_for(layout.n_ctx)
+        sized.append(Candidate(kinds, other.bytes_per_token, size, budget is None or size <= budget))
+    KernelLibrary.for_level(None).require(_kernels([c.kinds for c in sized if c.fits]), progress)
+    what = probe(tokenizer(), decoder.vocab_size, layout.n_ctx, config.probe_tokens, config.probe_steps)
+    plan = choose(opened, sized, what, layout.n_ctx, budget, config, report)
+    keep(path, key, config, plan)
+    return check_passed(plan, config)
+
+
+def _kernels(candidates: Sequence[KVCacheConfig]) -> list[str]:
+    """What the candidates need beside the kernels of the model; compiled at once, with one progress."""
+    names = []
+    for kinds in (REFERENCE, *candidates):
+        names += [attention_kernel(role, kinds.k, kinds.v) for role in ("blocks", "tiles")]
+        names += [f"cache:keys_{kinds.k}", f"cache:values_{kinds.v}"]
+    return list(dict.fromkeys(names))
+
+
+def _budget(config: KVAutoConfig) -> int | None:
+    """Bytes that the cache may take; None if nothing is known of the memory."""
+    if config.budget_mb is not None:
+        return int(config.budget_mb * 1_000_000)
+    free = available_bytes()
+    return None if free is None else free // 2
+
+
+def resolved(
+    file: GGUFFile,
+    tokenizer: Tokenizers,
+    n_ctx: int | None,
+    n_threads: int | None,
+    kinds: str | KVCacheConfig | KVAutoConfig,
+    report: Report | None = None,
+    progress: Progress | None = None,
+) -> tuple[str | KVCacheConfig, int | None, Plan | None]:
+    """The kinds and the context that are asked for; where the kinds are to be chosen, with the plan."""
+    config = KVAutoConfig() if kinds == AUTO else kinds
+    if not isinstance(config, KVAutoConfig):
+        return config, n_ctx, None
+    plan = plan_for(
+        *(file, tokenizer, n_ctx, n_threads, config),
+        report=report or (lambda kinds, done, total: None),
+        progress=progress,
+    )
+    return plan.chosen, plan.n_ctx, plan

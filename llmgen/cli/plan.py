@@ -1,0 +1,96 @@
+"""``llmgen plan``: which kind of KV cache a model should have here, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmgen.cli.common.loading import compiling, measuring
+from llmgen.cli.common.models import ModelArgument, model_path
+from llmgen.cli.common.options import EngineOptions, JsonOption, plan_options
+from llmgen.cli.terminal.output import print_json, size, table
+
+if TYPE_CHECKING:
+    from llmgen.engine.kv_plan import Candidate, Plan
+
+_RIGHT = tuple(range(1, 9))
+
+
+@plan_options
+def command(
+    model: ModelArgument,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure, also where a kept result still holds.")
+    ] = False,
+    json: JsonOption = False,
+    *,
+    engine: EngineOptions,
+) -> None:
+    """Measure which kind of KV cache a model should have on this computer.
+
+    Kinds that fit into the budget are compared with f16 over a short text, and those that pass
+    the gates are timed. --kv-type auto takes the result, which is kept for a while.
+    """
+    path = model_path(model)
+
+    from llmgen.api_kv import plan_for
+    from llmgen.gguf import GGUFFile
+    from llmgen.model.kv_config import KVAutoConfig
+    from llmgen.tokenizer.model_text import ModelText
+
+    config = engine.kv_type
+    assert isinstance(config, KVAutoConfig)
+    with GGUFFile.open(path) as file, compiling() as progress, measuring() as report:
+        text = ModelText(file, None, lambda: None)
+        plan = plan_for(
+            *(file, lambda: text.working_tokenizer, engine.n_ctx, engine.n_threads, config, again),
+            report=report,
+            progress=progress,
+        )
+    if json:
+        from llmgen.engine.kv_plan_file import plan_as_dict
+
+        print_json(plan_as_dict(plan))
+        return
+    _print(plan)
+
+
+def _print(plan: Plan) -> None:
+    head = (
+        "KV cache",
+        "a token",
+        "context",
+        "NLL +",
+        "ppl ratio",
+        "mean KL",
+        "same top",
+        "fact",
+        "ms a token",
+        "",
+    )
+    table(head, [_row(candidate, plan) for candidate in plan.candidates], right=_RIGHT)
+    print()
+    budget = "as much as it likes" if plan.budget_bytes is None else f"at most {size(plan.budget_bytes)}"
+    print(f"{plan.chosen} for {plan.n_ctx} tokens ({budget}): {plan.reason}")
+
+
+def _row(candidate: Candidate, plan: Plan) -> tuple[Any, ...]:
+    q = candidate.quality
+    figures = (
+        ("", "", "", "")
+        if q is None
+        else (*(f"{q.delta_nll:+.4f}", f"{q.ppl_ratio:.4f}", f"{q.mean_kl:.2e}", f"{q.same_top:.1%}"),)
+    )
+    rank = "" if candidate.needle_rank is None else str(candidate.needle_rank)
+    speed = "" if candidate.step_seconds is None else f"{1000 * candidate.step_seconds:.2f}"
+    sizes = size(candidate.bytes_per_token), size(candidate.bytes_per_context)
+    return (str(candidate.kinds), *sizes, *figures, rank, speed, _verdict(candidate, plan))
+
+
+def _verdict(candidate: Candidate, plan: Plan) -> str:
+    if candidate.kinds == plan.chosen:
+        return "chosen" if plan.passed else f"chosen, fails: {'; '.join(candidate.failed)}"
+    if not candidate.fits:
+        return "too large"
+    return f"fails: {'; '.join(candidate.failed)}" if candidate.failed else ""

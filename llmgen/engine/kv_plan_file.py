@@ -1,0 +1,147 @@
+"""Plans of KV cache kinds in a file, so that a model is measured once in a while and not at every start.
+
+The file is JSON: {"format": "llmgen KV plans", "version": 1, "plans": [entry ...]}, written whole or not at all.
+An entry has a key (a hash of the model's fingerprint, the machine, the context and the gates), when it was
+measured, the budget, and the plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from llmgen.engine.kv_measure import Quality
+from llmgen.engine.kv_plan import Candidate, Plan
+from llmgen.errors import LLMGenError
+from llmgen.files import read_bounded, replacing
+from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
+
+FORMAT, VERSION = "llmgen KV plans", 1
+STATE_VARIABLE = "LLMGEN_STATE"
+_MOST_BYTES = 8 << 20
+_MOST_PLANS = 100
+
+
+def default_file() -> Path:
+    """In $LLMGEN_STATE, else in the user's state folder."""
+    chosen = os.environ.get(STATE_VARIABLE)
+    folder = Path(chosen) if chosen else Path(platformdirs.user_state_dir("llmgen", appauthor=False))
+    return folder / "kv-plans.json"
+
+
+def plan_key(fingerprint: str, machine: str, n_ctx: int, config: KVAutoConfig) -> str:
+    """What must be equal for a plan to hold."""
+    gates = [config.max_delta_nll, config.max_ppl_ratio, config.max_mean_kl]
+    parts = [fingerprint, machine, n_ctx, *map(float, gates), config.probe_tokens, config.probe_steps]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def kept(path: Path, key: str, budget: int | None, config: KVAutoConfig) -> Plan | None:
+    """The plan of that key if it is there, was measured within the interval, and still holds.
+
+    It does if the same budget was given; where none was, if what was chosen fits into ``budget``.
+    Raises LLMGenError for a file that holds no plans.
+    """
+    for entry in _read(path):
+        age = time.time() - entry["measured"]
+        if (
+            entry["key"] == key
+            and 0 <= age < config.probe_interval
+            and entry["budget_mb"] == config.budget_mb
+        ):
+            plan = _plan(entry["plan"])
+            size = next(c.bytes_per_context for c in plan.candidates if c.kinds == plan.chosen)
+            if budget is None or size <= budget:
+                return plan
+    return None
+
+
+def keep(path: Path, key: str, config: KVAutoConfig, plan: Plan) -> None:
+    """Put a plan into the file, in place of an earlier one.  Raises LLMGenError if it cannot be written."""
+    entry = {
+        "key": key,
+        "measured": time.time(),
+        "budget_mb": config.budget_mb,
+        "plan": plan_as_dict(plan),
+    }
+    plans = [entry, *(other for other in _read(path) if other["key"] != key)][:_MOST_PLANS]
+    text = json.dumps({"format": FORMAT, "version": VERSION, "plans": plans}, indent=1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path.resolve()) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise LLMGenError(
+            f"cannot write the plan file {path}: {error.strerror or error}; give another one (--kv-plan)"
+        ) from error
+
+
+def plan_as_dict(plan: Plan) -> dict[str, Any]:
+    """For JSON."""
+    values = dataclasses.asdict(plan)
+    values["chosen"] = str(plan.chosen)
+    for candidate, entry in zip(plan.candidates, values["candidates"], strict=True):
+        entry["kinds"] = str(candidate.kinds)
+    return values
+
+
+def _plan(values: dict[str, Any]) -> Plan:
+    return Plan(
+        **{
+            **values,
+            "candidates": tuple(_candidate(entry) for entry in values["candidates"]),
+            "chosen": KVCacheConfig.of(values["chosen"]),
+        }
+    )
+
+
+def _candidate(values: dict[str, Any]) -> Candidate:
+    quality = values["quality"]
+    return Candidate(
+        **{
+            **values,
+            "kinds": KVCacheConfig.of(values["kinds"]),
+            "quality": None if quality is None else Quality(**quality),
+            "failed": tuple(values["failed"]),
+        }
+    )
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """The entries of a file, none if it is not there."""
+    try:
+        if path.exists() and not path.is_file():
+            raise _no_plans(path, "it is a folder, a pipe or a device")
+        with open(path, "rb") as file:
+            data = read_bounded(file, _MOST_BYTES)
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise _no_plans(path, getattr(error, "strerror", None) or str(error)) from error
+    try:
+        found = json.loads(data or b"")
+        whole = found["format"] == FORMAT and found["version"] == VERSION
+        entries: list[dict[str, Any]] = found["plans"] if whole else []
+        for entry in entries:
+            plan = _plan(entry["plan"])
+            whole = whole and any(candidate.kinds == plan.chosen for candidate in plan.candidates)
+            whole = whole and isinstance(entry["key"], str) and isinstance(entry["measured"], (int, float))
+            whole = whole and isinstance(entry["budget_mb"], (int, float, type(None)))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, LLMGenError) as error:
+        raise _no_plans(path, "it is no file of plans, or damaged") from error
+    if not whole:
+        raise _no_plans(path, "it is no file of plans, or one of another version")
+    return entries
+
+
+def _no_plans(path: Path, reason: str) -> LLMGenError:
+    return LLMGenError(
+        f"cannot use the plan file {path}: {reason}; remove it or give another one (--kv-plan)"
+    )

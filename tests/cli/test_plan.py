@@ -1,0 +1,67 @@
+"""``llmgen plan`` and --kv-type auto: what they say, and what they keep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tiny
+from program import llmgen, refused
+
+CONTEXT = ("-c", "128", "-t", "1")
+SMALL = ("--kv-budget", "0.008")
+"""MB that only 4 bits fit into."""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return str(tiny.write(tmp_path / "tiny.gguf"))
+
+
+def test_a_plan_as_json_and_as_a_table(model: str, tmp_path: Path) -> None:
+    kept = ("--kv-plan", str(tmp_path / "plans.json"))
+    done = llmgen("plan", model, *CONTEXT, *SMALL, *kept, "--json", timeout=600)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    fitting = [entry["kinds"] for entry in plan["candidates"] if entry["fits"]]
+    assert fitting == ["q4_0", "k=q4_0,v=nf4", "nf4"]
+    assert plan["chosen"] in fitting
+    assert (plan["n_ctx"], plan["budget_bytes"]) == (128, 8000)
+    measured = [entry for entry in plan["candidates"] if entry["quality"]]
+    assert [entry["kinds"] for entry in measured] == fitting
+    assert all(entry["quality"]["tokens"] == 68 for entry in measured)
+    table = llmgen("plan", model, *CONTEXT, *SMALL, *kept)
+    assert "measuring" in done.stderr
+    assert "measuring" not in table.stderr  # the plan was kept
+    lines = table.stdout.splitlines()
+    assert lines[0].split()[:3] == ["KV", "cache", "a"]
+    assert sum("too large" in line for line in lines) == 5
+    assert sum("chosen" in line for line in lines) == 1
+    assert lines[-1] == f"{plan['chosen']} for 128 tokens (at most 8.0 kB): {plan['reason']}"
+    again = llmgen("plan", model, *CONTEXT, *SMALL, *kept, "--again")
+    assert "measuring" in again.stderr
+
+
+def test_run_takes_the_plan(model: str, tmp_path: Path) -> None:
+    options = (*CONTEXT, *SMALL, "--kv-plan", str(tmp_path / "plans.json"), "--kv-max-mean-kl", "0")
+    done = llmgen(
+        "run", model, "ab", "--raw", "-n", "2", "--seed", "1", "--kv-type", "auto", *options, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    assert "warning: KV cache: none passes" in done.stderr
+    assert "mean KL" in done.stderr
+    says = refused(llmgen("run", model, "ab", "--raw", "--kv-type", "auto", *options, "--kv-strict"), 1)
+    assert "no KV cache kind that fits passes" in says
+
+
+def test_wrong_options(model: str, tmp_path: Path) -> None:
+    says = refused(llmgen("run", model, "ab", "--kv-budget", "5"), 2)
+    assert "--kv-budget goes with --kv-type auto" in says
+    assert "--kv-max-ppl-ratio" in refused(llmgen("plan", model, "--kv-max-ppl-ratio", "0.5"), 2)
+    assert "allow more (--kv-budget)" in refused(llmgen("plan", model, *CONTEXT, "--kv-budget", "0.001"), 1)
+    (tmp_path / "other.json").write_text("{}")
+    says = refused(llmgen("plan", model, *CONTEXT, "--kv-plan", str(tmp_path / "other.json")), 1)
+    assert "it is no file of plans" in says
+    assert "llmgen plan" in refused(llmgen("inspect", model, "--kv-type", "auto"), 2)
