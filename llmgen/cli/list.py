@@ -37,7 +37,7 @@ def command(
         for number, model in enumerate(models):
             bar.update(number)
             here.append(_describe(model))
-    partial = [(name, path.stat().st_size) for name, path in partial_fetches(hub.models_folders())]
+    partial = partial_fetches(hub.models_folders())
     names = {entry["name"] for entry in here}
     absent = [model for name, model in hub.KNOWN_MODELS.items() if name not in names]
     if json:

@@ -18,6 +18,7 @@ from llmgen.files import read_bounded, replacing
 from llmgen.hub.contents import Candidate, candidates
 from llmgen.hub.local import LocalModel, gguf_files
 from llmgen.hub.references import HubReference, safe_path
+from llmgen.hub.settings import constants
 
 _COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 _FOLDER = re.compile(r"models--(?P<owner>.+?)--(?P<repo>.+)\Z")
@@ -25,9 +26,7 @@ _FOLDER = re.compile(r"models--(?P<owner>.+?)--(?P<repo>.+)\Z")
 
 def cache_folder() -> Path:
     """Where the cache is: $HF_HUB_CACHE, else ``hub`` in $HF_HOME, as huggingface_hub reads them."""
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE)
+    return Path(constants().HF_HUB_CACHE)
 
 
 class CachedRepository:

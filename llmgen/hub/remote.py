@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,25 +193,31 @@ def _judge(body: Body, fetched: Fetched, partial: Path, watch: Watch) -> None:
 # -- interrupted fetches
 
 
-def partial_fetches(models_folders: Iterable[Path]) -> list[tuple[str, Path]]:
-    """What interrupted fetches have left: the MODEL that goes on with it, and the partial file."""
-    found = [
-        (f"hf.co/{what}", path)
-        for repository in cache.repositories()
-        for path in partial_files(repository.blob(""))
-        if (what := what_is_partial(path)).startswith(f"{repository.repo_id}/")
-    ]
-    folders = [folder for models in models_folders for folder in (models / URLS).glob("*")]
-    found += [(what, path) for f in folders for path in partial_files(f) if (what := what_is_partial(path))]
-    return sorted(found)
+def partial_fetches(models_folders: Iterable[Path]) -> list[tuple[str, int]]:
+    """What interrupted fetches have left: the MODEL that goes on with it, and how many bytes there are."""
+    sizes: dict[str, int] = {}
+    for what, path in _partials(models_folders):
+        with suppress(OSError):  # the fetch has just ended
+            sizes[what] = path.stat().st_size
+    return sorted(sizes.items())
+
+
+def _partials(models_folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
+    for repository in cache.repositories():
+        for path in partial_files(repository.blob("")):
+            if (what := what_is_partial(path)).startswith(f"{repository.repo_id}/"):
+                yield f"hf.co/{what}", path
+    for models in models_folders:
+        for folder in (models / URLS).glob("*"):
+            for path in partial_files(folder):
+                if what := what_is_partial(path):
+                    yield what, path
 
 
 def partials_of(reference: Reference, models_folders: Iterable[Path]) -> list[Path]:
     """The partial files of what a reference names; of a repository without a file, all of them."""
     name = str(reference).partition(":")[0] if isinstance(reference, HubReference) else str(reference)
-    return [
-        path for what, path in partial_fetches(models_folders) if what == name or what.startswith(f"{name}/")
-    ]
+    return [path for what, path in _partials(models_folders) if what == name or what.startswith(f"{name}/")]
 
 
 # -- any other server

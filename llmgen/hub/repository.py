@@ -12,6 +12,7 @@ from llmgen.errors import DownloadError
 from llmgen.hub import web
 from llmgen.hub.contents import Candidate, File, candidates
 from llmgen.hub.references import HubReference
+from llmgen.hub.settings import constants
 
 _COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
@@ -59,7 +60,7 @@ def look_up(reference: HubReference) -> Repository:
 
 
 def _ask(reference: HubReference) -> Any:
-    from huggingface_hub import HfApi, constants
+    from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
     url, token = web.endpoint(), web.token()
@@ -69,7 +70,7 @@ def _ask(reference: HubReference) -> Any:
                 reference.repo_id,
                 revision=None if reference.revision == "main" else reference.revision,
                 files_metadata=True,
-                timeout=constants.HF_HUB_ETAG_TIMEOUT,
+                timeout=constants().HF_HUB_ETAG_TIMEOUT,
             )
     except web.ConnectionBroken as error:
         raise web.unreachable(url, error) from None

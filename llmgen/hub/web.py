@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 from llmgen.errors import DownloadError, shown
+from llmgen.hub.settings import constants
 
 if TYPE_CHECKING:
     import httpx2
@@ -32,9 +33,7 @@ class NotReached(ConnectionBroken):
 
 def endpoint() -> str:
     """The hub's address: $HF_ENDPOINT, else huggingface.co."""
-    from huggingface_hub import constants
-
-    return constants.ENDPOINT
+    return constants().ENDPOINT
 
 
 def token() -> str | None:
@@ -57,7 +56,6 @@ def open_body(url: str, headers: Mapping[str, str], token: str | None) -> Iterat
 
     Raises ConnectionBroken, and DownloadError for what no second try mends.
     """
-    from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
     home = _origin(url)
@@ -69,7 +67,7 @@ def open_body(url: str, headers: Mapping[str, str], token: str | None) -> Iterat
         with connecting(url):
             client = get_session()
             request = client.build_request(
-                "GET", url, headers=sent, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
+                "GET", url, headers=sent, timeout=constants().HF_HUB_DOWNLOAD_TIMEOUT
             )
             answer = client.send(request, stream=True, follow_redirects=False)
         try:

@@ -112,6 +112,8 @@ def test_errors_are_one_sentence(place: Place) -> None:
         place.run("run", "o/r", "hi", HF_ENDPOINT="http://127.0.0.1:9")
     )
     assert "cannot be asked" in refused(place.run("run", "o/r", "hi", HF_ENDPOINT="nonsense"))
+    for arguments in (("list",), ("run", "o/r", "hi")):
+        assert "cannot be read: " in refused(place.run(*arguments, HF_HUB_ETAG_TIMEOUT="ten"), 2)
     assert "HF_HUB_OFFLINE" in refused(place.run("run", "o/r", "hi", HF_HUB_OFFLINE="1"))
 
 

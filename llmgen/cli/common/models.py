@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from llmgen import hub
 from llmgen.cli.terminal.output import note, size
 from llmgen.cli.terminal.progress import Bar
 from llmgen.cli.terminal.settings import can_draw
-from llmgen.errors import UsageError, shown
+from llmgen.errors import LLMGenError, UsageError, shown
 from llmgen.hub import state
 from llmgen.hub.contents import DEFAULT_TYPE, type_in
 from llmgen.hub.references import parse
@@ -20,7 +21,9 @@ from llmgen.visible import visible
 
 def complete_model(incomplete: str) -> list[str]:
     """Names for the shell's completion; the shell completes paths itself."""
-    names = {model.name for model in hub.inventory(everything=":" in incomplete)}
+    names = set()
+    with suppress(LLMGenError):  # a folder that cannot be read
+        names = {model.name for model in hub.inventory(everything=":" in incomplete)}
     names |= set(hub.KNOWN_MODELS) | set(state.aliases())
     return sorted(name for name in names if name.startswith(incomplete) and name.isprintable())
 
