@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from llmgen.cli.app import COMMANDS
 from llmgen.cli.common.bash import rejoined
 from llmgen.cli.common.completion import QUANTIZED, TEMPLATES
 from llmgen.hub import state
+from llmgen.model.kv_config import KV_KINDS
 from llmgen.quantize.mixes import MIXES
 from llmgen.tokenizer.builtin import FORMATS
 from program import environment
@@ -69,7 +71,7 @@ def in_bash(*words: str) -> list[str]:
 
 def test_commands() -> None:
     assert in_bash("ru") == ["run"]
-    assert in_bash("p") == ["perplexity", "pull", "ps"]
+    assert in_bash("p") == [name for name in COMMANDS if name.startswith("p")]
     assert in_bash("chats", "ex") == ["export"]
     assert "--ctx" in in_bash("run", "--c")
 
@@ -113,7 +115,7 @@ def test_words_are_joined_again(words: list[str], cursor: int, means: tuple[list
 
 
 def test_the_values_of_options() -> None:
-    assert in_bash("run", "mine", "--kv-type", "")[:2] == ["f16", "f32"]
+    assert in_bash("run", "mine", "--kv-type", "") == [*KV_KINDS, "auto"]
     assert in_bash("run", "mine", "--context-full", "s") == ["stop", "shift"]
     assert in_bash("run", "mine", "--template", "ch") == ["chatml"]
     assert in_bash("chat", "mine", "--think", "f") == ["fold"]

@@ -13,6 +13,7 @@ from typing import Any
 
 from llmgen.cli.common.models import complete_model
 from llmgen.cli.common.signatures import parameters_of, with_parameters
+from llmgen.model.kv_config import AUTO, KV_KINDS
 
 _CHOICES = re.compile(r"[a-z0-9][\w.-]*(?:\|[a-z0-9][\w.-]*)+\Z")
 TEMPLATES = ("chatml", "gemma", "llama3", "phi3", "plain")
@@ -63,6 +64,7 @@ _BY_METAVAR: dict[str, Callable[[str], list[str]]] = {
     "MODEL": complete_model,
     "FILE|NAME": one_of(TEMPLATES),
     "TYPE": one_of(QUANTIZED),
+    "KIND": one_of((*KV_KINDS, AUTO)),
 }
 
 
