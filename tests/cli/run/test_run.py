@@ -224,8 +224,10 @@ class TestSignals:
             env=environment(),
         )
 
-    def test_ctrl_c_keeps_the_text_so_far(self) -> None:
-        program = self.start()
+    @pytest.mark.parametrize("guesser", ["", "--lookup", "--draft"])
+    def test_ctrl_c_keeps_the_text_so_far(self, guesser: str) -> None:
+        options = {"": [], "--lookup": ["--lookup"], "--draft": ["--draft", str(smollm2())]}[guesser]
+        program = self.start(*options)
         assert program.stdout is not None
         first = program.stdout.read(20)
         program.send_signal(signal.SIGINT)
