@@ -20,38 +20,59 @@ from llmgen.sampling.sampler import Sampler
 _MOST_TOKENS = 8
 """Generated tokens in one run."""
 
+_MOST_BEHIND = 128
+"""Tokens that are computed after a pause."""
+
 Run = Callable[..., Any]
 """Makes a call of the model: of a method, with its arguments; may raise Interrupted."""
 
 
 class DraftSequence:
-    """The draft's own cache for one sequence."""
+    """The draft's own cache for one sequence.
+
+    After a long pause it does not compute all that it has missed: it goes on with the last tokens only, as if
+    the text began there.  How far it can look back changes what it guesses, and nothing else.
+    """
 
     def __init__(self, model: ModelLike) -> None:
         self.state = SequenceState(model, model.new_sequence())
         self._agreed = 0  # leading tokens of the cache that are known to be the sequence's
+        self._skipped = 0  # tokens after the sequence's first that it leaves out
         self._n_prompt = 0
 
     def begin(self, tokens: Sequence[int], n_prompt: int) -> None:
         """The sequence has any tokens now, the first ``n_prompt`` of which the model computes as prompt."""
-        self._agreed = common_prefix(self.state.tokens[: self.state.cached], tokens)
-        self._n_prompt = n_prompt
+        known = [] if self._skipped else self.state.tokens[: self.state.cached]
+        self._agreed = common_prefix(known, tokens)
+        self._skipped, self._n_prompt = 0, n_prompt
 
     def follow(self, tokens: Sequence[int]) -> None:
         """Take the sequence's tokens, which begin as they did; guesses that were wrong are cut off."""
+        if self._missed(tokens) > _MOST_BEHIND:
+            self.state.clear()
+            self._skipped, self._agreed, self._n_prompt = len(tokens) - _MOST_BEHIND, 0, 0
         guessed = self.state.tokens[self._agreed : self.state.cached]
         same = self._agreed + common_prefix(guessed, self.new(tokens))
-        self._agreed = self.state.cut(min(same, len(tokens) - 1))
+        self._agreed = self.state.cut(min(same, len(tokens) - self._skipped - 1))
         self.state.tokens[self._agreed :] = self.new(tokens)
 
     def new(self, tokens: Sequence[int]) -> Sequence[int]:
         """Those of the sequence's tokens that were not there before."""
-        return tokens[self._agreed :]
+        if self._agreed or not self._skipped:
+            return tokens[self._skipped + self._agreed :]
+        return [tokens[0], *tokens[self._skipped + 1 :]]  # the first may be the begin-of-text token
+
+    def has_room(self, tokens: Sequence[int]) -> bool:
+        """Whether they fit into the draft's context."""
+        return len(tokens) - self._skipped <= self.n_ctx
 
     def behind(self, tokens: Sequence[int]) -> int:
-        """How many tokens after the prompt it has missed, because nothing was guessed for a while."""
-        n = len(tokens) - self._agreed
-        return n if self._agreed >= self._n_prompt and n > _MOST_TOKENS else 0
+        """How many tokens it has to compute because nothing was guessed for a while; not those of a prompt."""
+        return min(self._missed(tokens), _MOST_BEHIND)
+
+    def _missed(self, tokens: Sequence[int]) -> int:
+        n = len(tokens) - self._skipped - self.state.cached
+        return n if self.state.cached >= self._n_prompt and n > _MOST_TOKENS else 0
 
     @property
     def n_ctx(self) -> int:
@@ -74,7 +95,7 @@ class DraftSequence:
         """An independent copy."""
         twin = object.__new__(DraftSequence)
         twin.state = self.state.fork()
-        twin._agreed, twin._n_prompt = self._agreed, self._n_prompt
+        twin._agreed, twin._skipped, twin._n_prompt = self._agreed, self._skipped, self._n_prompt
         return twin
 
     def close(self) -> None:
@@ -104,9 +125,8 @@ class Question:
         """Choose a guess from the draft's float32 [n_vocab]; none where the sampler finds none."""
         try:
             guess = self.sampler.guess(_fitted(logits, self.sampler.n_vocab))
-        except (
-            LLMGenError
-        ):  # such as a constraint that allows nothing; whether that is an error, the answer shows
+        except LLMGenError:
+            # a constraint may allow nothing, for example; whether that is an error, the answer itself shows
             self.n = len(self.guesses)
             return
         self.guesses.append(guess)
@@ -137,7 +157,7 @@ class DraftModel:
         """
         sequence, tokens = question.sequence, question.tokens
         known = int(self.model.config.vocab_size)
-        if len(tokens) > sequence.n_ctx or max(sequence.new(tokens), default=0) >= known:
+        if not sequence.has_room(tokens) or max(sequence.new(tokens), default=0) >= known:
             return False
         sequence.follow(tokens)
         if sequence.waits_for_prompt:

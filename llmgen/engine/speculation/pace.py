@@ -132,6 +132,8 @@ class _Record:
     judged: int = 0
     rest: int = 0
     next_rest: int = _FIRST_REST
+    trial: int = 0
+    """Guesses of a trial after a rest that are still to be judged."""
 
     @property
     def acceptance(self) -> float:
@@ -142,6 +144,11 @@ class _Record:
         self.right = _MEMORY * self.right + right
         self.wrong = _MEMORY * self.wrong + (not right)
         self.judged += 1
+        if self.trial:
+            self.trial = self.trial - 1 if right else 0
+            if right and not self.trial:  # all of them were: the text may have changed
+                self.wrong /= 2
+                self.next_rest = _FIRST_REST
 
 
 class Pace:
@@ -167,7 +174,8 @@ class Pace:
             most = self._costs.affordable(most, n_sequences, costs_s, before_s)
         if record.rest:
             record.rest -= 1
-            return 0 if record.rest else min(2, most)
+            record.trial = 0 if record.rest else min(2, most)
+            return record.trial
         if most < 1:
             return 0
         best = self._best(record, most, n_sequences, costs_s)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from engine.fakes import FakeTokenizer
+from engine.fakes import FakeModel, FakeTokenizer
 from engine.speculation.guessers import Draft, Repeating, seen, session, speculation
 from engine.test_recurrent import RecurrentModel
 from llmgen.engine import Batch, Request, SamplingParams
@@ -101,6 +101,28 @@ def test_tokens_that_the_draft_does_not_have_are_not_shown_to_it():
         expected = seen(session(Repeating()), prompt, params)
         assert seen(session(Repeating(), speculation(draft, adaptive=False)), prompt, params) == expected
     assert max(max(seq.tokens, default=0) for seq in draft.sequences) < 200
+
+
+def test_after_a_pause_it_computes_the_last_tokens_only():
+    """Nonsense for 1,000 tokens, for which it pauses ever longer; then it is right again, at a small price."""
+
+    class Plain(FakeModel):
+        def logits(self, tokens):
+            return 2 * FakeModel.logits(self, tokens[-1:])
+
+    class Late(Draft):
+        def logits(self, tokens):
+            self.noise = 60.0 if len(model.sequences[0].tokens) < 1000 else 0.0
+            return super().logits(tokens)
+
+    model, draft = Plain(4096), Late(4096, of=Plain)
+    guessing = speculation(draft, adaptive=False, min_acceptance=0.5)
+    params, early = LONG.with_(max_tokens=3000), [0]
+    stream = session(model, guessing).stream(PROMPT, params)
+    result = [early.append(draft.computed) or event for event in stream][-1].result
+    assert early[1000] < 600  # of 1,000 tokens, and the guesses after them
+    assert result.speculation.accepted > 700
+    assert result.token_ids == session(Plain(4096)).generate(PROMPT, params).token_ids
 
 
 def test_recurrent_models_do_not_draft():
