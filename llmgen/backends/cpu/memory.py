@@ -72,3 +72,16 @@ def available_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return None
+
+
+def check_recurrent(nbytes: int) -> None:
+    """Raises LLMGenError where the recurrent states of one sequence do not fit into half of the free memory.
+
+    Every run touches all of them, however short the context.
+    """
+    free = available_bytes()
+    if free is not None and nbytes > free // 2:
+        raise LLMGenError(
+            f"a sequence of this model has recurrent states of {nbytes / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB "
+            "of memory are free, of which it may take half; close other programs or choose a smaller model"
+        )

@@ -21,7 +21,7 @@ from llmgen.backends.cpu.binding import Binding
 from llmgen.backends.cpu.decode_recorder import DecodeRecorder
 from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS, TILE_TOKENS
 from llmgen.backends.cpu.kernels.sampling_arguments import SAMPLING_KERNELS
-from llmgen.backends.cpu.memory import available_bytes
+from llmgen.backends.cpu.memory import available_bytes, check_recurrent
 from llmgen.backends.cpu.prefill_recorder import PrefillRecorder
 from llmgen.backends.cpu.program import Control, Program, Workspace
 from llmgen.backends.cpu.runtime.interrupt import WATCHER
@@ -84,6 +84,7 @@ class Model:
         self.max_prompt_tokens = chunk
         """The most prompt tokens in one run of this model."""
         self.layout = StateLayout(config.states(), n_ctx, chunk, kinds)
+        check_recurrent(self.layout.bytes_for(0))
         self.max_outputs = max(MAX_COLUMNS, min(chunk, _LOGITS_BYTES // (4 * config.vocab_size)))
         if not config.causal:
             self.max_outputs = chunk
@@ -395,6 +396,7 @@ def dry_run(
     n_ctx = _default_context(config, kinds) if n_ctx is None else n_ctx
     _check_sizes(n_ctx, default_threads() if n_threads is None else n_threads)
     layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kinds)
+    check_recurrent(layout.bytes_for(0))
     weights = Weights(file)
     config.forward(DecodeRecorder(Binding(n_ctx), 0), weights, layout.states)
     check_all_read(file, weights, config)

@@ -9,10 +9,11 @@ import pytest
 
 from archs import SPECS, build_arch, reference
 from engines import engine, in_chunks, one_by_one
-from llmgen.backends.cpu.model import Model
+from llmgen.backends.cpu import memory
+from llmgen.backends.cpu.model import Model, dry_run
 from llmgen.backends.cpu.sequence import Sequence
 from llmgen.engine import Batch, Request, SamplingParams, Session
-from llmgen.errors import ContextFullError
+from llmgen.errors import ContextFullError, LLMGenError
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import read_model
 from llmgen.model.runs import Part
@@ -141,3 +142,12 @@ def test_a_conversation_computes_what_is_new(name: str) -> None:
         requests = [Request([*tokens[:30], i, 3], greedy, i) for i in range(4)]
         for answer in Batch(model).run(requests):
             assert answer.result.token_ids == fresh(answer.request.prompt)
+
+
+def test_states_that_memory_cannot_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file may claim any size; what it takes is known before anything is touched."""
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1 << 20)
+    with GGUFFile.open(build_arch("mamba2-dense")) as file:
+        for load in (Model.load, dry_run):
+            with pytest.raises(LLMGenError, match="recurrent states of 1 MiB, and 1 MiB of memory are free"):
+                load(file, n_ctx=64)
