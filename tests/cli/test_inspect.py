@@ -232,3 +232,9 @@ def test_a_type_that_was_removed(tmp_path: Path) -> None:
     told = facts(llmgen("inspect", str(path)).stdout)
     assert told["cannot run"] == "Q4_0_4_4: blk.0.ffn_down.weight"
     assert "31 (Q4_0_4_4), which was removed" in refused(llmgen("run", str(path), "a"))
+
+
+def test_the_experts_of_a_mixture(tmp_path: Path) -> None:
+    path = tiny.write(tmp_path / "experts.gguf", **tiny.mixture())
+    shape = json.loads(llmgen("inspect", str(path), "--json").stdout)["engine"]["shape"]
+    assert {"experts": 4, "used for a token": 2, "size of one": 64}.items() <= shape.items()

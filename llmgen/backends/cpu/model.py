@@ -156,6 +156,11 @@ class Model:
         return self.layout.kv_type
 
     @property
+    def weight_bytes(self) -> int:
+        """Bytes of the file's tensors, which stay in its memory map."""
+        return sum(tensor.nbytes for tensor in self._file.tensors.values())
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of KV cache that one more token takes, windows not yet full."""
         return self.layout.bytes_per_token

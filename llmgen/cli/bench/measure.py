@@ -21,7 +21,7 @@ from llmgen.backends.cpu.model import Model, Sequence
 from llmgen.cli.bench.guessing import N_CTX, Guessed
 from llmgen.cli.bench.guessing import measure as measure_guessing
 from llmgen.engine.speculation.config import SpeculativeConfig
-from llmgen.gguf import GGUFFile
+from llmgen.gguf import GGUFFile, TensorInfo
 from llmgen.sampling.logits import check_finite
 
 _READ_BYTES = 256 << 20  # per thread, as far as a quarter of the free memory goes: well beyond any cache
@@ -160,12 +160,21 @@ def read_bandwidth(threads: int, repetitions: int = 3) -> float:
 
 
 def weight_bytes_per_token(file: GGUFFile) -> int:
-    """Bytes of weights that one generated token reads: all, but only one row of an untied embedding."""
-    total = sum(tensor.nbytes for tensor in file.tensors.values())
+    """Bytes of weights that one generated token reads: all, but only one row of an untied embedding, and
+    of the experts those that a token takes."""
+    total = sum(_bytes_read(file, tensor) for tensor in file.tensors.values())
     embedding = file.tensors.get("token_embd.weight")
     if embedding is not None and "output.weight" in file.tensors:
         total += embedding.row_bytes - embedding.nbytes
     return total
+
+
+def _bytes_read(file: GGUFFile, tensor: TensorInfo) -> int:
+    """Of a tensor, if all rows of a matrix are needed."""
+    count, used = (file.metadata.get(f"{file.architecture}.expert_{key}count") for key in ("", "used_"))
+    if "exps." in tensor.name and isinstance(count, int) and isinstance(used, int) and 0 < used <= count:
+        return tensor.nbytes * used // count
+    return tensor.nbytes
 
 
 def token_source(vocab_size: int) -> Callable[[int], list[int]]:

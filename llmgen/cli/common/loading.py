@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from llmgen.cli.common.guessing import with_path
 from llmgen.cli.common.options import EngineOptions
-from llmgen.cli.terminal.output import note
+from llmgen.cli.terminal.output import note, size
 from llmgen.cli.terminal.progress import Bar, clear
 from llmgen.cli.terminal.settings import can_draw
 from llmgen.hub.running import registered
@@ -54,11 +54,24 @@ def open_llm(
             f"warning: a context of {llm.n_ctx} tokens (-c), and this model was made for {trained}: "
             f"text after the first {trained} tokens may make no sense"
         )
+    _note_size(llm.model)
     try:
         with in_use(path, llm.model):
             yield llm
     finally:
         llm.close()
+
+
+def _note_size(model: Model) -> None:
+    """Say so if the weights are larger than the memory that is free: they are read from their map then."""
+    from llmgen.backends.cpu import memory
+
+    free = memory.available_bytes()
+    if free is not None and model.weight_bytes > free:
+        note(
+            f"note: the weights take {size(model.weight_bytes)} and {size(free)} of memory are free, so parts of them "
+            "are read from the disk again and again, which is slow; a smaller model or type is faster"
+        )
 
 
 @contextmanager

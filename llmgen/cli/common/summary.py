@@ -13,6 +13,7 @@ from llmgen.quantize.mixes import MIXES
 
 if TYPE_CHECKING:
     from llmgen.backends.cpu.states import StateLayout
+    from llmgen.model.decoder import Decoder
 
 _TOKEN_ID = ("tokenizer.ggml.", "_token_id")
 _TEMPLATE = "tokenizer.chat_template"
@@ -164,6 +165,7 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
             "KV heads": config.n_kv_heads,
             "head size": config.head_dim,
             "vocabulary": config.vocab_size,
+            **_experts(config),
         },
         "window": max((s.window for s in config.states() if isinstance(s, KV)), default=0) or None,
         "context_length": config.context_length,
@@ -176,6 +178,15 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
         "threads": engine.n_threads or default_threads(),
         "kernel_level": kernel_level(),
     }
+
+
+def _experts(config: Decoder) -> dict[str, int]:
+    """The experts of a mixture, as parts of its shape."""
+    from llmgen.model.mixtures import Mixture
+
+    if not isinstance(config, Mixture) or not config.n_experts:
+        return {}
+    return {"experts": config.n_experts, "used for a token": config.n_used, "size of one": config.n_expert_ff}
 
 
 def _kv_bytes(layout: StateLayout, kind: str) -> dict[str, int]:

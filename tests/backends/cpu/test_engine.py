@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gguf
 import variants
 from archs import CHANGED, SPECS, UNORDERED, build_arch, build_changed, build_variant, reference
 from engines import engine, in_chunks, one_by_one
@@ -225,6 +226,23 @@ def test_prompts_do_not_depend_on_their_company() -> None:
             for i, seq in enumerate(sequences()):
                 model.prefill(seq, prompts[i])
                 np.testing.assert_array_equal(model.decode([seq], [1])[0], after[i])
+
+
+def test_experts_that_nobody_chose_are_not_read(tmp_path: Path) -> None:
+    """Their weights are no numbers here; the bias chooses the three of eight that are."""
+    path = tmp_path / "experts.gguf"
+    path.write_bytes(build_changed("minimax-m2-moe", "experts").read_bytes())
+    for tensor in gguf.GGUFReader(path, "r+").tensors:
+        if tensor.name.endswith("exp_probs_b.bias"):
+            tensor.data[:] = [0, 9, 0, 0, 9, 0, 0, 9]
+        elif "_exps." in tensor.name:
+            tensor.data.reshape(8, -1)[[0, 2, 3, 5, 6]] = np.nan
+    tokens = list(range(30))
+    with engine(path, n_threads=2) as model:
+        prompt = model.prefill(model.new_sequence(), tokens, logits="all")
+        generated = one_by_one(model, model.new_sequence(), tokens)
+    assert np.isfinite(prompt).all()
+    assert nmse(generated, prompt) < LIMIT
 
 
 def test_a_run_is_checked_first() -> None:

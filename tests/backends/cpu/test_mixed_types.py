@@ -29,11 +29,20 @@ def small_blocks(key: str, rng: np.random.Generator) -> np.ndarray:
     return m.data
 
 
-def write(path: Path, embedding: str, output: str, others: tuple[str, ...]) -> None:
+N_EXPERTS, N_USED = 6, 2
+
+
+def write(path: Path, embedding: str, output: str, others: tuple[str, ...], experts: bool = False) -> None:
+    """experts: the feed-forward's matrices are those of a mixture."""
     rng = np.random.default_rng(1)
     writer = gguf.GGUFWriter(str(path), "llama")
     wide = {"block_count": LAYERS, "embedding_length": WIDTH, "feed_forward_length": WIDTH}
     wide |= {"attention.head_count": 4, "attention.head_count_kv": 4, "rope.dimension_count": 64}
+    if experts:
+        writer.add_uint32("llama.expert_count", N_EXPERTS)
+        writer.add_uint32("llama.expert_used_count", N_USED)
+        router = rng.normal(0, 0.2, (N_EXPERTS, WIDTH)).astype(np.float32)
+        writer.add_tensor("blk.0.ffn_gate_inp.weight", router)
     for key, (kind, value) in tiny.KEYS.items():
         getattr(writer, f"add_{kind}")(f"llama.{key}", wide.get(key, value))
     writer.add_tokenizer_model("llama")
@@ -45,7 +54,10 @@ def write(path: Path, embedding: str, output: str, others: tuple[str, ...]) -> N
     matrices = {"token_embd": embedding, "output": output}
     matrices |= {f"blk.0.{name}": others[i % len(others)] for i, name in enumerate(NAMES)}
     for name, key in matrices.items():
-        if key == "f16":
+        if experts and ".ffn_" in name:
+            stack = np.stack([small_blocks(key, rng) for _ in range(N_EXPERTS)])
+            writer.add_tensor(f"{name}_exps.weight", stack, raw_dtype=ggml_type(key))
+        elif key == "f16":
             writer.add_tensor(f"{name}.weight", rng.normal(0, 0.06, (WIDTH, WIDTH)).astype(np.float16))
         else:
             writer.add_tensor(f"{name}.weight", small_blocks(key, rng), raw_dtype=ggml_type(key))
@@ -61,6 +73,20 @@ def test_any_mix_of_types(first: int, tmp_path: Path) -> None:
     chosen = [KEYS[(first + i) % len(KEYS)] for i in range(9)]
     path = tmp_path / "mixed.gguf"
     write(path, chosen[7], chosen[8], tuple(chosen[:7]))
+    check(path)
+
+
+@pytest.mark.parametrize("first", range(0, len(KEYS), 3))
+def test_experts_of_any_type(first: int, tmp_path: Path) -> None:
+    """Three types for an expert's matrices; the last expert's last row ends the file."""
+    chosen = [KEYS[(first + i) % len(KEYS)] for i in range(3)]
+    path = tmp_path / "experts.gguf"
+    write(path, "q4_0", "q4_0", ("q4_0",) * 4 + tuple(chosen), experts=True)
+    check(path)
+
+
+def check(path: Path) -> None:
+    """As near to the exact logits as the numpy backend with rounded activations."""
     tokens = np.random.default_rng(2).integers(0, WIDTH, 20)
     exact, rounded = logits(path, tokens), logits(path, tokens, int8_activations=True)
     with engine(path) as model:

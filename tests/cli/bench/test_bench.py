@@ -17,6 +17,7 @@ import pytest
 from typer.main import get_command
 
 import tiny
+from archs import build_changed
 from llmgen.cli.app import app
 from llmgen.cli.bench import measure as benchmark
 from llmgen.cli.bench import plot as bench_plot
@@ -239,6 +240,14 @@ def test_weights_read_for_a_token() -> None:
     with GGUFFile.open(smollm2()) as file:  # tied: the embedding is the output matrix
         assert weight_bytes_per_token(file) == sum(tensor.nbytes for tensor in file.tensors.values())
     assert read_bandwidth(1, repetitions=1) > 0
+
+
+def test_of_experts_a_token_reads_those_that_it_takes() -> None:
+    with GGUFFile.open(build_changed("llama-moe", "experts")) as file:  # three of eight
+        all_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
+        experts = sum(tensor.nbytes for name, tensor in file.tensors.items() if "_exps." in name)
+        rows = file.tensors["token_embd.weight"]
+        assert weight_bytes_per_token(file) == all_bytes - experts * 5 // 8 - rows.nbytes + rows.row_bytes
 
 
 def test_measuring_memory_leaves_most_of_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
