@@ -139,8 +139,8 @@ class Session:
     def rewind(self, n: int) -> None:
         """Forget the last n tokens; all, where there are fewer.
 
-        Where the cache cannot be cut back that far (a sliding window), it is
-        emptied, and the next generation computes its prompt anew.
+        Where the cache cannot be cut back that far, it is emptied (a sliding window) or
+        brought back to a checkpoint (a recurrent state), and the next generation computes the rest anew.
         """
         if n < 0:
             raise UsageError(f"rewind takes a number of tokens from 0 up, not {n}")

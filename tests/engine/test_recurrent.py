@@ -16,6 +16,7 @@ from llmgen.model.states import KV, Recurrent
 
 GREEDY = SamplingParams(temp=0.0, max_tokens=6, ignore_eos=True)
 PROMPT = [i % 250 for i in range(1300)]
+OWNER = cache_file.Owner("fake", "none")
 
 
 class RecurrentModel(FakeModel):
@@ -29,10 +30,10 @@ class RecurrentModel(FakeModel):
         return Sequence(self.layout)
 
     def save_sequence(self, path, seq, tokens, n_prompt):
-        cache_file.save(path, "fake", seq, tokens, n_prompt)
+        cache_file.save(path, OWNER, seq, tokens, n_prompt)
 
     def load_sequence(self, path, seq):
-        return cache_file.load(path, "fake", 256, seq)
+        return cache_file.load(path, OWNER, 256, seq)
 
     def forward(self, parts, role, read=np.copy):
         self._work(role, sum(len(part.ids) for part in parts))
@@ -132,6 +133,16 @@ def test_a_prompt_cache_file_has_the_last_checkpoints(tmp_path):
     other.load(tmp_path / "cache")
     again = other.generate(PROMPT, GREEDY)
     assert (again.timings.prefill_tokens, again.token_ids) == (1, first.token_ids)
+
+
+def test_a_full_context_drops_tokens_and_computes_the_rest_anew():
+    session = Session(RecurrentModel(n_ctx=64), FakeTokenizer())
+    result = session.generate(PROMPT[:30], GREEDY.with_(max_tokens=90, context_full="shift"))
+    assert result.completion_tokens == 90
+    kept = session.tokens
+    assert len(kept) < 64
+    # the state knows the tokens that were kept, and no others
+    assert list(fresh(kept[:-1], GREEDY.with_(max_tokens=1))) == kept[-1:]
 
 
 def test_a_call_that_was_stopped_leaves_no_half_state(model):
