@@ -129,6 +129,8 @@ class _Record:
 
     right: float = 0.0
     wrong: float = 0.0
+    wasted: float = 0.0
+    """Guesses after a wrong one."""
     judged: int = 0
     rest: int = 0
     next_rest: int = _FIRST_REST
@@ -140,14 +142,20 @@ class _Record:
         """The probability that a guess is right if those before it are; 1/2 before anything is known."""
         return (self.right + 1.0) / (self.right + self.wrong + 2.0)
 
-    def judge(self, right: bool) -> None:
+    @property
+    def share(self) -> float:
+        """The share of all guesses that were right, as ``SpeculationStats.acceptance_rate`` has it; rather too high."""
+        return (self.right + 2.0) / (self.right + self.wrong + self.wasted + 2.0)
+
+    def judge(self, right: bool, n_behind: int) -> None:
         self.right = _MEMORY * self.right + right
         self.wrong = _MEMORY * self.wrong + (not right)
+        self.wasted = _MEMORY * self.wasted + (0 if right else n_behind)
         self.judged += 1
         if self.trial:
             self.trial = self.trial - 1 if right else 0
             if right and not self.trial:  # all of them were: the text may have changed
-                self.wrong /= 2
+                self.wrong, self.wasted = self.wrong / 2, self.wasted / 2
                 self.next_rest = _FIRST_REST
 
 
@@ -187,7 +195,7 @@ class Pace:
 
     def _best(self, record: _Record, most: int, n_sequences: int, costs_s: float) -> int:
         config = self._config
-        if record.judged >= _ENOUGH and record.acceptance < config.min_acceptance:
+        if record.judged >= _ENOUGH and record.share < config.min_acceptance:
             return 0
         if not config.adaptive or record.judged < _ENOUGH:
             return min(config.k, most)
@@ -199,9 +207,9 @@ class Pace:
                 best, best_rate = n, rate
         return best
 
-    def judged(self, kind: int, right: bool, n_sequences: int) -> None:
-        """A guess of this kind turned out right or wrong."""
+    def judged(self, kind: int, right: bool, n_behind: int, n_sequences: int) -> None:
+        """A guess of this kind turned out right, or wrong as did the ``n_behind`` after it."""
         record = self._records[kind]
-        record.judge(right)
+        record.judge(right, n_behind)
         if right:
             self._costs.accepted(n_sequences)

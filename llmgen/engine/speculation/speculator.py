@@ -80,7 +80,7 @@ class Speculator:
         """A guess was right, or wrong as were the ``n_behind`` after it."""
         self._guessed += 1 if right else 1 + n_behind
         self._accepted += right
-        self._pace.judged(self._kind, right, self._n_sequences)
+        self._pace.judged(self._kind, right, n_behind, self._n_sequences)
 
     def count_draft(self, seconds: float) -> None:
         """Account for the time that guesses for this and other sequences took."""

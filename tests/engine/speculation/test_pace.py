@@ -37,9 +37,9 @@ class Machine:
             self.time += seconds
             self.costs.ran(1 + guesses, 1, seconds)
             self.tokens += 1
-            for _ in range(guesses):
+            for i in range(guesses):
                 right = self.random.random() < self.acceptance(self.tokens)
-                self.pace.judged(0, right, 1)
+                self.pace.judged(0, right, guesses - 1 - i, 1)
                 if not right:
                     break
                 self.tokens += 1
@@ -92,6 +92,15 @@ def test_it_pauses_below_the_acceptance_that_is_asked_for_and_tries_again():
     machine = Machine(0.05, 0.0, 0.6, fixed)
     machine.generate(2000)
     assert 0.9 < machine.numbers.count(0) / len(machine.numbers) < 1
+
+
+def test_the_least_acceptance_is_a_share_of_all_guesses():
+    """Of four guesses of which each is right with 70% if those before it are, 44% are right."""
+    for least, guesses in ((0.2, True), (0.7, False)):
+        config = SpeculativeConfig(lookup=True, min_acceptance=least, adaptive=False, k=4)
+        machine = Machine(0.05, 0.0, 0.7, config)
+        machine.generate(3000)
+        assert (machine.numbers.count(4) / len(machine.numbers) > 0.5) == guesses
 
 
 def test_a_fixed_number_stays():
