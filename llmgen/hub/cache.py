@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,18 +51,15 @@ class CachedRepository:
             return (read_bounded(file, 200) or b"").decode("utf-8", "replace").strip() or None
         return None
 
-    def models(self, revision: str = "main") -> list[Candidate]:
-        """The models in a snapshot of which all files are here."""
-        folder = self.snapshot(revision)
-        if folder is None:
-            return []
-        return [model for model in candidates(gguf_files(folder)) if not model.missing]
+    def models(self, snapshot: Path) -> list[Candidate]:
+        """The models in the folder of a snapshot of which all files are here."""
+        return [model for model in candidates(gguf_files(snapshot)) if not model.missing]
 
     def local_models(self) -> list[LocalModel]:
         """The models of the branch ``main``, by the shortest name that means just one; others by their paths."""
         found: dict[Path, LocalModel] = {}
-        for folder in self._snapshots():
-            models = self.models(folder.name)
+        for folder in self.snapshots():
+            models = self.models(folder)
             types = [model.type for model in models]
             for model in models:
                 files = tuple(folder.joinpath(*file.path.split("/")) for file in model.files)
@@ -72,14 +70,14 @@ class CachedRepository:
                 found.setdefault(files[0].resolve(), LocalModel(name, files, model.size or 0, "hub cache"))
         return sorted(found.values(), key=lambda model: model.name)
 
-    def _snapshots(self) -> list[Path]:
-        """The folders of all commits, that of ``main`` first."""
+    def snapshots(self) -> list[Path]:
+        """The folders of all commits, that of ``main`` first, then the latest ones."""
         main = self.snapshot("main")
-        try:
-            others = sorted(path for path in (self.folder / "snapshots").iterdir() if path != main)
-        except OSError:
-            others = []
-        return ([main] if main else []) + others
+        others = []
+        with suppress(OSError):
+            times = {path: path.stat().st_mtime for path in (self.folder / "snapshots").iterdir()}
+            others = sorted(times, key=lambda path: -times[path])
+        return list(dict.fromkeys(([main] if main else []) + others))
 
     def blob(self, name: str) -> Path:
         """Where the content of that hash is, or will be."""
@@ -129,12 +127,17 @@ def repositories(cache: Path | None = None) -> list[CachedRepository]:
     return [CachedRepository(f"{name['owner']}/{name['repo']}", cache) for name in found if name]
 
 
-def cached(reference: HubReference) -> tuple[Path, list[Candidate]] | None:
-    """The snapshot that a reference names and the models in it; None where nothing of it is here."""
+def cached(reference: HubReference) -> Iterator[tuple[Path, list[Candidate]]]:
+    """The snapshots that may hold what a reference names, and the models in them.
+
+    Other files of a repository may have been fetched since, at a later commit; so the branch ``main``
+    stands for all commits, its own first.
+    """
     repository = CachedRepository(reference.repo_id)
-    folder = repository.snapshot(reference.revision)
-    models = repository.models(reference.revision)
-    return (folder, models) if folder is not None and models else None
+    named = repository.snapshot(reference.revision)
+    others = repository.snapshots() if reference.revision == "main" else []
+    for folder in dict.fromkeys(([named] if named else []) + others):
+        yield folder, repository.models(folder)
 
 
 def cached_models(cache: Path | None = None) -> list[LocalModel]:

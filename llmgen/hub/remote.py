@@ -52,12 +52,9 @@ def find_cached(reference: Reference, models_folder: Path) -> Path | None:
     if isinstance(reference, UrlReference):
         path = _url_path(reference, models_folder)
         return path if path.is_file() and not _missing_parts(reference, models_folder) else None
-    found = cache.cached(reference)
-    if found is None:
-        return None
-    folder, models = found
-    with suppress(DownloadError):  # none of them, or several: the hub knows more
-        return folder.joinpath(*choose(models, reference).model.path.split("/"))
+    for folder, models in cache.cached(reference):
+        with suppress(DownloadError):  # none of them, or several: the hub knows more
+            return folder.joinpath(*choose(models, reference).model.path.split("/"))
     return None
 
 
@@ -138,7 +135,7 @@ class _Fetch:
 
     def _fetch(self, file: File, locked: bool) -> None:
         blob, pointer = self._here.blob(self._key(file)), self._pointer(file)
-        was_here = blob.exists()
+        was_here = blob.exists() and file.size in (None, blob.stat().st_size)
         if not was_here:
             partial = partial_path(blob) if locked else _private(blob)
             body = Body(

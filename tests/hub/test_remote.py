@@ -93,6 +93,23 @@ def test_again_fetches_only_what_has_changed(hub_at: Hub) -> None:
     assert hub.find("o/r").read_bytes() == OTHER  # type: ignore[union-attr]
 
 
+def test_a_file_of_an_earlier_commit_is_still_found(hub_at: Hub) -> None:
+    """Another file of the repository was fetched since, at a later commit."""
+    repo = hub_at.add("o/r", {"m-Q4_K_M.gguf": DATA, "m-Q8_0.gguf": OTHER})
+    early = pull("o/r:Q8_0")
+    repo.commit = COMMIT[::-1]
+    late = pull("o/r:Q4_K_M")
+    assert hub.find("o/r:Q8_0") == early
+    assert hub.find("o/r") == late
+
+
+def test_a_damaged_file_in_the_cache_is_fetched_again(hub_at: Hub) -> None:
+    hub_at.add("o/r", {"m-Q4_K_M.gguf": DATA})
+    path = pull()
+    path.resolve().write_bytes(DATA[:1000])
+    assert pull().read_bytes() == DATA
+
+
 def test_the_reason_for_the_choice_is_said_in_a_line(hub_at: Hub) -> None:
     hub_at.add("o/r", {"m-Q6_K.gguf": DATA, "m-Q8_0.gguf": OTHER})
     lines: list[str] = []
