@@ -110,6 +110,17 @@ _TEMPERATURE: dict[str, tuple[str, Any]] = {
     "attention__temperature_length": ("UINT32", 20),
 }
 
+
+def _sparse(arch: str, n_chosen: int, **keys: tuple[str, Any]) -> Variant:
+    """With an indexer that leaves keys out."""
+    name, variant = _deepseek(arch, attention__indexer__top_k=("UINT32", n_chosen), **keys)
+    variant["set_keys"]["attention.q_lora_rank"] = ("UINT32", 512)
+    for i in range(2):
+        for tensor, shape in (("q_a", [128, 512]), ("q_a_norm", [512]), ("q_b", [512, 240])):
+            variant["reshape"][f"blk.{i}.attn_{tensor}.weight"] = shape
+    return name, variant
+
+
 LATENTS: dict[str, Variant] = {
     "minicpm3-heads": _minicpm3(n_heads=3, nope=32, n_rot=16, value_dim=48, rank=96),
     "minicpm3-many-heads": _minicpm3(n_heads=20, nope=24, n_rot=10, value_dim=24, rank=40),
@@ -118,6 +129,9 @@ LATENTS: dict[str, Variant] = {
     "deepseek2-lite": _lite(),
     "deepseek2-yarn": _deepseek(**_YARN),
     "deepseek2-linear": _deepseek(rope__scaling__factor=("FLOAT32", 4.0)),
+    "deepseek32-few-keys": _sparse("deepseek32", 7),
+    "deepseek32-many-keys": _sparse("deepseek32", 70, **_YARN),
+    "glm-dsa-shared-choice": _sparse("glm-dsa", 12, attention__indexer__types=(["ARRAY", "UINT32"], [1, 0])),
     "mistral4-yarn": _deepseek("mistral4", **_YARN),
     "mistral4-temperature": _deepseek("mistral4", **_YARN, **_TEMPERATURE),
 }

@@ -63,8 +63,10 @@ class LatentAttention(PreNorm):
     def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
         return self.attention_output(b, w, self.found(b, w, x, layer, state, rope), layer)
 
-    def found(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
-        """What the heads found: [n_heads * value_dim]."""
+    def found(
+        self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope, **seen: Any
+    ) -> Value:
+        """What the heads found: [n_heads * value_dim]; seen: among which keys, as ``attend_latent`` takes it."""
         n_heads = self.heads(layer)
         self.remember(b, w, x, layer, state, rope)
         q = self.queries(b, w, x, layer)
@@ -72,7 +74,7 @@ class LatentAttention(PreNorm):
         position = b.rope(b.head_part(q, n_heads, self.nope_dim, self.n_rot), n_heads, rope)
         if self.nope_dim:
             content = self.absorbed(b, w, b.head_part(q, n_heads, 0, self.nope_dim), layer)
-            a = b.attend_latent(content, position, state, n_heads, **self.scores(b, w, layer))
+            a = b.attend_latent(content, position, state, n_heads, **self.scores(b, w, layer), **seen)
         else:
             a = b.attend(position, state, n_heads, **self.scores(b, w, layer))
         return b.linear_heads(a, self.value_matrices(w, layer))
@@ -82,8 +84,12 @@ class LatentAttention(PreNorm):
         name, n = f"blk.{layer}.attn_q", self.heads(layer) * self.head_dim
         if w.has(name):
             return self.project(b, w, x, name, n)
-        latent = self.norm(b, w, self.project(b, w, x, f"{name}_a", self.q_lora_rank), f"{name}_a_norm")
-        return self.project(b, w, latent, f"{name}_b", n)
+        return self.project(b, w, self.query_latent(b, w, x, layer), f"{name}_b", n)
+
+    def query_latent(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
+        """What queries are projected from: [q_lora_rank]."""
+        name = f"blk.{layer}.attn_q_a"
+        return self.norm(b, w, self.project(b, w, x, name, self.q_lora_rank), f"{name}_norm")
 
     def remember(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> None:
         """Concatenate both parts of a token to the cache, the content normed, the position part rotated."""

@@ -21,6 +21,8 @@ Value: TypeAlias = Any
 """A backend's own class with an attribute ``n``."""
 StateHandle: TypeAlias = Any
 """A backend's own class: one of the states that the architecture asked for, in a sequence."""
+ChosenKeys: TypeAlias = Any
+"""A backend's own class: which keys each token attends to."""
 Choice: TypeAlias = Any
 """A backend's own class: which experts each token takes, and with which weights."""
 Scores: TypeAlias = Literal["softmax", "sigmoid", "softmax_chosen"]
@@ -68,10 +70,11 @@ class Ops(Protocol):
         position_scale: one more factor for each position, float32 [n_ctx].
         """
 
-    def store(self, k: Value, v: Value, state: StateHandle) -> None:
+    def store(self, k: Value, v: Value | None, state: StateHandle) -> None:
         """Concatenate keys [tokens, n_kv_heads * key_dim] and values to a ``KV`` state.
 
         To a ``Latent`` state: its position part [tokens, position_dim], and its content as values.
+        v: None for a state whose values have the size 0.
         """
 
     def attend(
@@ -98,12 +101,21 @@ class Ops(Protocol):
         n_heads: int,
         cap: float = 0.0,
         sinks: Vector | None = None,
+        chosen: ChosenKeys | None = None,
     ) -> Value:
         """softmax(content . c + position . p) c over contents c and position parts p of a ``Latent`` state.
 
         content [tokens, n_heads * content_dim] and position [tokens, n_heads * position_dim] are
-        the queries, already scaled; cap and sinks as in ``attend``.  Returns
-        [tokens, n_heads * content_dim].
+        the queries, already scaled; cap and sinks as in ``attend``; chosen: the keys that a
+        token sees.  Returns [tokens, n_heads * content_dim].
+        """
+
+    def choose_keys(self, q: Value, weights: Value, state: StateHandle, n_heads: int, k: int) -> ChosenKeys:
+        """The k keys in a ``KV`` state with the largest scores for each token, or all of no more.
+
+        The score of a key is the sum over heads of weights[head] * max(0, q[head] . key) (DeepSeek
+        V3.2's lightning indexer); of equal ones the earlier comes first.  q [tokens, n_heads *
+        key_dim], weights [tokens, n_heads].
         """
 
     def linear_heads(self, x: Value, w: Sequence[Matrix], turned: bool = False) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmgen.backends.cpu.binding import BoundMatrix
 from llmgen.backends.cpu.kernels.kv import attention_kernel
-from llmgen.backends.cpu.kernels.layout import latent_scratch
+from llmgen.backends.cpu.kernels.layout import KEY_GROUP, chosen_scratch, latent_scratch
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Value
 from llmgen.backends.cpu.recorder import Recorder, floats_bytes, share
 from llmgen.backends.cpu.states import PlacedKV
@@ -31,8 +31,17 @@ class LatentRecorder(Recorder):
         n_heads: int,
         cap: float = 0.0,
         sinks: Vector | None = None,
+        chosen: Value | None = None,
     ) -> Value:
-        scores = {"cap": float(cap), "sinks": 0 if sinks is None else self.binding.vector(sinks)}
+        scores: dict[str, Any] = {
+            "cap": float(cap),
+            "sinks": 0 if sinks is None else self.binding.vector(sinks),
+        }
+        if chosen is not None:
+            partition = ("chosen", state.key_offset)
+            out = self.value(n_heads * state.value_dim, private=False, partition=partition)
+            self._attend_latent("chosen", (content, position), state, n_heads, scores, out, chosen)
+            return out
         return self._attended_latent((content, position), state, n_heads, scores)
 
     @abstractmethod
@@ -49,10 +58,13 @@ class LatentRecorder(Recorder):
         n_heads: int,
         scores: dict[str, Any],
         out: Value,
+        chosen: Value | None = None,
     ) -> None:
         """Emit a role's attention kernel over a latent cache, in which each thread computes its own part of ``out``."""
         content, position = q
-        scratch = self.scratch(latent_scratch(state.key_dim, state.value_dim, self.split_tokens))
+        sizes = state.key_dim, state.value_dim
+        nbytes = chosen_scratch(*sizes) if chosen else latent_scratch(*sizes, self.split_tokens)
+        scratch = self.scratch(nbytes)
         accesses: list[Access] = [
             (content, EVERYTHING, False),
             (position, EVERYTHING, False),
@@ -60,6 +72,8 @@ class LatentRecorder(Recorder):
             (out, out.partition, True),
             (scratch, EVERYTHING, True),
         ]
+        if chosen is not None:
+            accesses.append((chosen, EVERYTHING, False))
         self.emit(
             attention_kernel(role, state.keys.key, state.values.key, "latent"),
             accesses,
@@ -75,7 +89,42 @@ class LatentRecorder(Recorder):
             **scores,
             out=out,
             scratch=scratch,
+            **({"chosen": 0, "chosen_stride": 0} if chosen is None else {"chosen": chosen}),
         )
+
+    def choose_keys(self, q: Value, weights: Value, state: PlacedKV, n_heads: int, k: int) -> Value:
+        groups = -(-self.n_ctx // KEY_GROUP)
+        units = ("key scores", state.key_offset)
+        scores = Value(0, 4 * KEY_GROUP * groups, self.max_tokens, False, units)
+        scratch = self.scratch(4 * KEY_GROUP * state.key_dim)
+        self.emit(
+            f"indexer:scores_{state.keys.key}",
+            [
+                (q, EVERYTHING, False),
+                (weights, EVERYTHING, False),
+                (self._cache_written, EVERYTHING, False),
+                (scores, units, True),
+                (scratch, EVERYTHING, True),
+            ],
+            q=q,
+            weights=weights,
+            heads=n_heads,
+            key_dim=state.key_dim,
+            k_at=state.key_offset,
+            out=scores,
+            scratch=scratch,
+        )
+        out = Value(0, -(-(1 + k) // 8) * 64, self.max_tokens, False, units)
+        counts = self.scratch(8 * 256)
+        self.emit(
+            "indexer:choose",
+            [(scores, EVERYTHING, False), (out, EVERYTHING, True), (counts, EVERYTHING, True)],
+            scores=scores,
+            k=k,
+            out=out,
+            scratch=counts,
+        )
+        return out
 
     def linear_heads(self, x: Value, w: Sequence[Matrix], turned: bool = False) -> Value:
         n = w[0].n_cols if turned else w[0].n_rows

@@ -163,6 +163,7 @@ def attention(
     cap: float = 0.0,
     slopes: Array | None = None,
     sinks: Array | None = None,
+    chosen: list[Array] | None = None,
 ) -> Array:
     """Attention with grouped heads.
 
@@ -171,6 +172,7 @@ def attention(
     0 means all; if it is chunked, those from the last multiple of w on. Without causal order it
     also sees what comes after it. slopes [n_heads]: what a score loses with each position of distance (ALiBi,
     arXiv:2108.12409). sinks [n_heads]: a score without a value (arXiv:2309.17453).
+    chosen: the positions of the keys that each query sees.
     Returns [n, n_heads, dv]. One query at a time: no quadratic memory.
     """
     n, n_heads, _ = q.shape
@@ -182,13 +184,14 @@ def attention(
         if chunked:
             start = (end - 1) // window * window
         for head in range(n_heads):
-            keys, values = k[start:end, head // group], v[start:end, head // group]
+            seen: Any = slice(start, end) if chosen is None else chosen[i]
+            keys, values = k[seen, head // group], v[seen, head // group]
             scores = soft_cap(keys @ q[i, head] * q.dtype.type(scale), cap)
             if slopes is not None:
                 scores = scores - slopes[head] * np.arange(end - 1 - start, -1, -1)
             if sinks is not None:
                 scores = np.append(scores, q.dtype.type(sinks[head]))
-            out[i, head] = softmax(scores)[: end - start] @ values
+            out[i, head] = softmax(scores)[: len(values)] @ values
     return out
 
 

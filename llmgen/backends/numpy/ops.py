@@ -146,8 +146,12 @@ class NumpyOps:
             y = y * position_scale[self._positions, None, None].astype(y.dtype)
         return self._flat(y)
 
-    def store(self, k: Value, v: Value, state: KVState) -> None:
-        kv = [self._heads(value, state.spec.n_heads) for value in (k, v)]
+    def store(self, k: Value, v: Value | None, state: KVState) -> None:
+        v = v or Value(k.x[:, :0])
+        kv = [
+            self._heads(k, state.spec.n_heads),
+            v.x.reshape(len(v.x), state.spec.n_heads, state.spec.value_dim),
+        ]
         if self._precision.f16_cache:
             kv = [value.astype(np.float16).astype(value.dtype) for value in kv]
         state.k, state.v = np.concatenate([state.k, kv[0]]), np.concatenate([state.v, kv[1]])
@@ -184,6 +188,7 @@ class NumpyOps:
         n_heads: int,
         cap: float = 0.0,
         sinks: Vector | None = None,
+        chosen: list[Array] | None = None,
     ) -> Value:
         attended = functions.attention(
             np.concatenate([self._heads(content, n_heads), self._heads(position, n_heads)], axis=2),
@@ -194,8 +199,17 @@ class NumpyOps:
             window=state.spec.window,
             cap=cap,
             sinks=None if sinks is None else sinks.values,
+            chosen=chosen,
         )
         return self._flat(attended)
+
+    def choose_keys(self, q: Value, weights: Value, state: KVState, n_heads: int, k: int) -> list[Array]:
+        queries, keys = self._heads(q, n_heads), state.k[:, 0]
+        chosen = []
+        for i, position in enumerate(self._positions):
+            scores = weights.x[i] @ functions.relu(queries[i] @ keys[: position + 1].T)
+            chosen.append(np.sort(np.argsort(-scores, kind="stable")[:k]))
+        return chosen
 
     def linear_heads(self, x: Value, w: Sequence[Matrix], turned: bool = False) -> Value:
         heads = self._heads(x, len(w))

@@ -56,9 +56,11 @@ class BailingMoE3(DraftLayers, PerLayer, Mixture, Hybrid, Sections, LatentAttent
         given = keys.whole("expert_shared_feed_forward_length", 0, 0, MAX_FEED_FORWARD)
         return given or n_expert_ff * max(1, count)
 
-    def found(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
+    def found(
+        self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope, **seen: Any
+    ) -> Value:
         gate = b.linear(x, w.matrix(f"blk.{layer}.attn_gate", self.heads(layer), self.n_embd))
-        return b.gate_heads(super().found(b, w, x, layer, state, rope), gate)
+        return b.gate_heads(super().found(b, w, x, layer, state, rope, **seen), gate)
 
     def expert_gated(self, b: Ops, gate: Value, up: Value, layer: int) -> Value:
         return self.limited(b, gate, up, self.expert_limits[layer])

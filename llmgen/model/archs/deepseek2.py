@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from llmgen.model.archs import architecture
+from llmgen.model.blocks import DraftLayers
 from llmgen.model.keys import MAX_CONTEXT, Keys
 from llmgen.model.latent import LatentAttention
 from llmgen.model.mixtures import Mixture
@@ -19,7 +20,7 @@ from llmgen.model.weights import Weights
 
 @architecture("deepseek2")
 @dataclass(frozen=True, kw_only=True)
-class DeepSeek2(LatentAttention, Mixture):
+class DeepSeek2(DraftLayers, LatentAttention, Mixture):
     """Latent attention; experts beside a feed-forward for all tokens; the first layers are dense.
 
     YaRN's magnitude multiplies the scores: with the log multiplier m and the factor s of a file by

@@ -87,8 +87,10 @@ class KimiK3(KimiLinear):
             total = b.add(total, b.activate(ahead, "softplus"))
         return x
 
-    def found(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
-        found, name = super().found(b, w, x, layer, state, rope), f"blk.{layer}.attn_gate"
+    def found(
+        self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope, **seen: Any
+    ) -> Value:
+        found, name = super().found(b, w, x, layer, state, rope, **seen), f"blk.{layer}.attn_gate"
         if not w.has(name):
             return found
         return b.gated(b.linear(x, w.matrix(name, found.n, x.n)), found, "sigmoid")

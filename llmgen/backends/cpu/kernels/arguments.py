@@ -131,6 +131,36 @@ class AttendLatent(NamedTuple):
     out: Any  # tiles: float32 [tokens][heads * value_dim]; blocks: row states [tokens][blocks seen][heads]
     out_stride: Any
     scratch: Any  # see latent.py
+    chosen: Any  # role "chosen": what indexer:choose has left, ChooseKeys.out
+    chosen_stride: Any
+    control: Any
+
+
+class ScoreKeys(NamedTuple):
+    """indexer:scores: out[token][key] = the sum over heads of weight * max(0, q . key)."""
+
+    q: Any  # float32 [tokens][heads][key_dim]
+    q_stride: Any
+    weights: Any  # float32 [tokens][heads]
+    weights_stride: Any
+    heads: Any
+    key_dim: Any
+    k_at: Any  # bytes from a sequence's cache to the keys
+    out: Any  # float32 [tokens][n_ctx in whole groups]
+    out_stride: Any
+    scratch: Any  # float32 [key_dim][KEY_GROUP]
+    control: Any
+
+
+class ChooseKeys(NamedTuple):
+    """indexer:choose: the k keys of each token with the largest scores."""
+
+    scores: Any  # ScoreKeys.out
+    scores_stride: Any
+    k: Any
+    out: Any  # int64 [tokens][1 + k]: how many, then their positions, ascending
+    out_stride: Any
+    scratch: Any  # int64 [256]
     control: Any
 
 
@@ -421,6 +451,8 @@ TABLES: dict[str, type[Any]] = {
     "attention": Attend,
     "attention:combine": Combine,
     "cache": Store,
+    "indexer": ScoreKeys,
+    "indexer:choose": ChooseKeys,
     "latent": AttendLatent,
     "norms": Norm,
     "pointwise": Binary,

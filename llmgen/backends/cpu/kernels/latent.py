@@ -47,7 +47,7 @@ from llmgen.backends.cpu.kernels.layout import (
     TILE_TOKENS,
 )
 from llmgen.backends.cpu.kernels.pointwise import copy_floats
-from llmgen.backends.cpu.kernels.simd import load_i8x32, load_i64
+from llmgen.backends.cpu.kernels.simd import load_f32, load_i8x32, load_i64, store_f32, store_i64
 from llmgen.backends.cpu.kernels.transpose import store_transposed_64
 
 at = places(AttendLatent)
@@ -240,6 +240,92 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
                             write_row(state + (t * n + i) * state_bytes, out + 4 * i * value_dim, value_dim)
                     t0 += count
 
+    @inline
+    def put_block(args, base, block, content, position):  # type: ignore[no-untyped-def]
+        """A whole block of a sequence's cache -> contents f32 [KEY_BLOCK][width], position parts as in the cache."""
+        content_dim, position_dim = arg(args, at.value_dim), arg(args, at.key_dim)
+        slot = block % arg(args, at.blocks)
+        at_block = base + arg(args, at.v_at) + slot * block_bytes_of(content_dim, value_bits, value_scales)
+        decode_content(at_block, content, KEY_BLOCK, width_of(content_dim))
+        group_bytes = group_bytes_of(position_dim, key_bits, key_scales)
+        groups = base + arg(args, at.k_at) + slot * (KEY_BLOCK // KEY_GROUP) * group_bytes
+        for g in range(KEY_BLOCK // KEY_GROUP):
+            decode_position(
+                groups + g * group_bytes, position + g * position_dim * KEY_GROUP * 4, position_dim
+            )
+
+    @inline
+    def put_key(args, i, content, position, j, keys, values):  # type: ignore[no-untyped-def]
+        """Key i of a block becomes the j-th of those that are attended to together."""
+        content_dim, position_dim = arg(args, at.value_dim), arg(args, at.key_dim)
+        row = 4 * width_of(content_dim)
+        copy_floats(content + i * row, values + j * row, width_of(content_dim))
+        p = position + (i // KEY_GROUP * position_dim * KEY_GROUP + i % KEY_GROUP) * 4
+        q = (
+            keys
+            + ((j // KEY_GROUP * (content_dim + position_dim) + content_dim) * KEY_GROUP + j % KEY_GROUP) * 4
+        )
+        for d in range(position_dim):
+            store_f32(q + 64 * d, load_f32(p + 64 * d))
+
+    @inline
+    def attend_together(args, n_keys, n, places):  # type: ignore[no-untyped-def]
+        """n rows of one token over n_keys keys that were chosen, of which it sees all."""
+        scores, keys, values, queries, state = places
+        value_dim = arg(args, at.value_dim)
+        key_dim = value_dim + arg(args, at.key_dim)
+        for r in range(n):
+            store_i64(state + r * state_size(value_dim) + 8, n_keys - 1)
+        where = (keys, values, keys, values)
+        cap = np.float32(arg_f64(args, at.cap))
+        over_block(n, queries, where, scores, state, 0, 0, n_keys, key_dim, value_dim, KEY_BLOCK, cap)
+
+    def attend_chosen(args: int, thread: int, n_threads: int) -> None:
+        """Tokens of either role that attend to chosen keys: every (token, LATENT_HEADS heads) is a unit of work.
+
+        The keys are gathered KEY_BLOCK at a time, in their order.
+        """
+        control = arg(args, at.control)
+        heads, value_dim = arg(args, at.group), arg(args, at.value_dim)
+        state_bytes, width = state_size(value_dim), width_of(value_dim)
+        scores, keys, values, queries, key_dim = rooms(args)
+        content = queries + 4 * LATENT_HEADS * key_dim
+        position = content + 4 * KEY_BLOCK * width
+        turned = position + 4 * KEY_BLOCK * arg(args, at.key_dim)
+        state = turned + 4 * (KEY_BLOCK * value_dim + LATENT_TURNED)
+        parts = (heads + LATENT_HEADS - 1) // LATENT_HEADS
+        begin, end = share(control_field(control, CONTROL_TOKENS) * parts, thread, n_threads)
+        for unit in range(begin, end):
+            t, head = unit // parts, unit % parts * LATENT_HEADS
+            n = min(LATENT_HEADS, heads - head)
+            base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t)
+            chosen = arg(args, at.chosen) + t * arg(args, at.chosen_stride)
+            take(args, t, head, n, queries)
+            sinks = arg(args, at.sinks) + 4 * head if arg(args, at.sinks) else 0
+            clear_rows(state, n, 0, value_dim, 0, sinks)
+            places = (scores, keys, values, queries, state)
+            block, count, n_chosen = -1, 0, load_i64(chosen)
+            for i in range(n_chosen):
+                key = load_i64(chosen + 8 + 8 * i)
+                if key // KEY_BLOCK != block:
+                    block = key // KEY_BLOCK
+                    put_block(args, base, block, content, position)
+                put_key(args, key % KEY_BLOCK, content, position, count, keys, values)
+                count += 1
+                if count == KEY_BLOCK or i + 1 == n_chosen:
+                    n_groups = (count + KEY_GROUP - 1) // KEY_GROUP
+                    turn_values(values, turned, n_groups, width, value_dim, value_dim)
+                    for g in range(n_groups):
+                        source = turned + 64 * g * value_dim
+                        copy_floats(source, keys + 64 * g * key_dim, KEY_GROUP * value_dim)
+                    attend_together(args, count, n, places)
+                    count = 0
+            out = arg(args, at.out) + t * arg(args, at.out_stride) + 4 * head * value_dim
+            for r in range(n):
+                write_row(state + r * state_bytes, out + 4 * r * value_dim, value_dim)
+
+    if role == "chosen":
+        return step(attend_chosen)
     return step(attend_blocks if role == "blocks" else attend_tiles)
 
 

@@ -75,6 +75,14 @@ def latent_scratch(position_dim: int, content_dim: int, prompt: int) -> int:
     return 4 * floats + (rows * row_state_bytes(content_dim) if prompt else 0) + 64
 
 
+def chosen_scratch(position_dim: int, content_dim: int) -> int:
+    """The same for attention to chosen keys: besides, one decoded block, and contents turned to keys."""
+    width = value_width(content_dim)
+    floats = KEY_BLOCK * (width + position_dim + content_dim) + LATENT_TURNED
+    rows = LATENT_HEADS * row_state_bytes(content_dim)
+    return latent_scratch(position_dim, content_dim, 0) + 4 * floats + rows
+
+
 class ActivationFormat:
     """One activation format of the matrix-vector kernels: ``values`` activations in ``nbytes`` bytes."""
 

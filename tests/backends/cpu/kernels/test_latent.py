@@ -12,6 +12,7 @@ from llmgen.backends.cpu.kernels.layout import (
     FIELDS,
     KEY_BLOCK,
     LATENT_HEADS,
+    chosen_scratch,
     latent_scratch,
     row_state_bytes,
 )
@@ -111,6 +112,29 @@ class Scenario:
         assert np.all(out[:, width:] == -7.5)
         return out[:, :width].reshape(len(positions), self.heads, -1)
 
+    def among(self, positions: list[int], keys: list[np.ndarray], n_threads: int = 1) -> np.ndarray:
+        """Tokens that see only the keys at given positions each."""
+        n, width = len(positions), self.heads * self.content
+        table = aligned((n, 1 + max(map(len, keys))), np.int64, -1)
+        for row, some in zip(table, keys, strict=True):
+            row[0], row[1 : 1 + len(some)] = len(some), some
+        out = aligned((n, width + 16), fill=-7.5)
+        for thread in range(n_threads):
+            step(
+                attention_kernel("chosen", *self.cache.kinds, "latent"),
+                thread,
+                n_threads,
+                **self.common(positions, NO_WINDOW, None),
+                out=out,
+                out_stride=out.strides[0],
+                chosen=table,
+                chosen_stride=table.strides[0],
+                scratch=aligned(chosen_scratch(self.position, self.content), np.uint8, 0xFF),
+                control=self.cache.control(positions),
+            )
+        assert np.all(out[:, width:] == -7.5)
+        return out[:, :width].reshape(n, self.heads, -1)
+
     def generated(
         self,
         positions: list[int],
@@ -177,6 +201,24 @@ def test_numbers_of_heads(heads: int) -> None:
     case = Scenario(n, heads, (40, 10))
     assert_close(case.prompt(0, n), case.expected(0, n))
     assert_close(case.generated([n - 1]), case.expected(n - 1, n))
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16 q8_0"])
+@pytest.mark.parametrize("dims", [(40, 10), (64, 32)])
+def test_chosen_keys(dims: tuple[int, int], kind: str) -> None:
+    n, rng = 3 * KEY_BLOCK + 7, np.random.default_rng(3)
+    case = Scenario(n, LATENT_HEADS + 3, dims, kind)
+    require([attention_kernel("chosen", *case.cache.kinds, "latent")])
+    positions = [0, 40, 150, n - 1]
+    keys = [np.sort(rng.permutation(position + 1)[: rng.integers(1, position + 2)]) for position in positions]
+    keys[-1] = np.arange(n)  # all of them: three blocks and a rest
+    ours = case.among(positions, keys)
+    queries = np.concatenate([case.q[positions], case.q_position[positions]], axis=2).astype(np.float64)
+    parts = np.concatenate([case.c, case.p], axis=2)
+    assert_close(ours, attention(queries, parts, case.c, 1.0, n_past=n, chosen=keys))
+    for n_threads in (2, 5):
+        np.testing.assert_array_equal(case.among(positions, keys, n_threads), ours)
+    np.testing.assert_array_equal(case.among(positions[2:3], keys[2:3]), ours[2:3])
 
 
 @pytest.mark.parametrize("window", [NO_WINDOW, 1, 50, KEY_BLOCK])
