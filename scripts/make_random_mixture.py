@@ -3,7 +3,7 @@
     python scripts/make_random_mixture.py OUT.gguf --type Q4_0
 
 It has the shape of a Qwen 3 with experts and no tokenizer; `llmgen bench` and llama.cpp load it.  By
-default it has 64 experts, 8 of them used, and 3.1 billion weights, of which a token reads 0.6 billion.
+default it has 64 experts, 8 of them used, and 3.2 billion weights, of which a token reads 0.6 billion.
 """
 
 from __future__ import annotations
