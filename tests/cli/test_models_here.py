@@ -192,7 +192,7 @@ def test_ps_lists_a_chat_while_it_is_open(place: Place) -> None:
     assert place.run("ps").stderr == "no llmgen process has a model open\n"
     variables = environment(**place.variables)
     chat = subprocess.Popen(
-        [*PROGRAM, "chat", "m.gguf", "--json", "--no-save", "-n", "5"],
+        [*PROGRAM, "chat", "m.gguf", "--json", "--no-save", "--ignore-eos", "-n", "5"],
         *(-1, None, subprocess.PIPE, subprocess.PIPE, subprocess.DEVNULL),
         env=variables,
     )
