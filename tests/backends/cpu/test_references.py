@@ -86,10 +86,19 @@ def test_llama4_without_windows_rotates_everywhere() -> None:
         assert nmse(one_by_one(model, model.new_sequence(), tokens), logits(path, tokens)) < LIMIT
 
 
-def test_gpt_oss_with_experts_in_mxfp4() -> None:
-    """As its files are; what is lost by rounding activations is what the oracle loses by it."""
-    path = build_arch("gpt-oss-moe", "mxfp4")
-    tokens, _ = reference("gpt-oss-moe")
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("gpt-oss-moe", "mxfp4"),  # as its files are
+        ("llama4-moe", "q4_0"),
+        ("deepseek2-moe", "q8_0"),
+        ("minicpm3-dense", "q4_0"),
+    ],
+)
+def test_quantized_weights_lose_what_rounding_activations_loses(name: str, kind: str) -> None:
+    """Both are measured against the float model of the dequantized weights."""
+    path = build_arch(name, kind)
+    tokens, _ = reference(name)
     exact, rounded = logits(path, tokens), logits(path, tokens, int8_activations=True)
     with engine(path) as model:
         for ours in (
