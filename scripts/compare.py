@@ -45,7 +45,7 @@ from dot_peak import dot_peak
 from neighbours import Neighbours
 
 from llmgen.backends.cpu.runtime.threads import usable_cores
-from llmgen.cli.bench.measure import read_bandwidth, weight_bytes_per_token
+from llmgen.cli.bench.measure import read_bandwidth, share_read, weight_bytes_per_token
 from llmgen.gguf import GGUFFile
 
 DISTURBED = 0.03  # of a core, taken by a side that should be waiting: worth a warning
@@ -67,7 +67,7 @@ class Model:
     def read(path: str) -> Model:
         with GGUFFile.open(path) as file:
             matrices = {
-                name: tensor.n_elements
+                name: int(tensor.n_elements * share_read(file, tensor))
                 for name, tensor in file.tensors.items()
                 if len(tensor.shape) > 1 and name not in ("token_embd.weight", "output.weight")
             }

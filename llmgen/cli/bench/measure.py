@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -162,19 +163,19 @@ def read_bandwidth(threads: int, repetitions: int = 3) -> float:
 def weight_bytes_per_token(file: GGUFFile) -> int:
     """Bytes of weights that one generated token reads: all, but only one row of an untied embedding, and
     of the experts those that a token takes."""
-    total = sum(_bytes_read(file, tensor) for tensor in file.tensors.values())
+    total = sum(int(tensor.nbytes * share_read(file, tensor)) for tensor in file.tensors.values())
     embedding = file.tensors.get("token_embd.weight")
     if embedding is not None and "output.weight" in file.tensors:
         total += embedding.row_bytes - embedding.nbytes
     return total
 
 
-def _bytes_read(file: GGUFFile, tensor: TensorInfo) -> int:
-    """Of a tensor, if all rows of a matrix are needed."""
+def share_read(file: GGUFFile, tensor: TensorInfo) -> Fraction:
+    """Of a tensor, what a token reads if all rows of a matrix are needed: of experts, those that it takes."""
     count, used = (file.metadata.get(f"{file.architecture}.expert_{key}count") for key in ("", "used_"))
     if "exps." in tensor.name and isinstance(count, int) and isinstance(used, int) and 0 < used <= count:
-        return tensor.nbytes * used // count
-    return tensor.nbytes
+        return Fraction(used, count)
+    return Fraction(1)
 
 
 def token_source(vocab_size: int) -> Callable[[int], list[int]]:
