@@ -22,8 +22,8 @@ PAGE = _ROOT / "docs" / "architectures.md"
 _HEAD = """# The architectures that llmgen runs
 
 A GGUF file names its architecture in `general.architecture` (`llmgen inspect FILE` shows it). This page
-is made from the code by `scripts/make_architectures_doc.py`; how to add a row is told in
-[adding_an_architecture.md](adding_an_architecture.md).
+is made from the code by `scripts/make_architectures_doc.py`; [adding_an_architecture.md](adding_an_architecture.md)
+shows how to add one.
 
 *Proven* says what was compared with llama.cpp's logits on tiny random models in float32: always as
 one run, token by token, and in uneven pieces, with a normalized mean squared error under 1e-6.
@@ -37,8 +37,7 @@ _FOOT = """
 Of models that write by diffusion, `LLM.logits` computes the logits of a text with its masks, in one run;
 filling the masks in is not there yet, so `llmgen run` and the others refuse them.
 
-Not here yet: some mixtures of experts and models with recurrent layers. A file of an
-architecture that is not here is refused with the nearest names.
+A file of any other architecture is refused with the nearest names.
 """
 _KINDS = {"layers": "layers", "yarn": "YaRN", "scale": "scale", "experts": "experts", "norm": "norm"}
 
@@ -54,10 +53,11 @@ def _row(name: str) -> str:
     assert cls.__doc__ is not None
     summary = " ".join(cls.__doc__.split("\n\n")[0].split())
     specs = [spec for spec in SPECS if spec in (f"{name}-dense", f"{name}-moe")]
-    kinds = [_KINDS[kind] for spec, kind in CHANGED if spec in specs]
-    proven = ", ".join(["logits", *kinds]) if specs else "no reference at hand"
-    remembers = _remembers(specs[0]) if specs else "keys and values"
-    return f"| `{name}` | {cls.models} | {summary} | {remembers} | {proven} |\n"
+    changed = {kind for spec, kind in CHANGED if spec in specs}
+    proven = ", ".join(["logits", *(words for kind, words in _KINDS.items() if kind in changed)])
+    if not specs:
+        return f"| `{name}` | {cls.models} | {summary} | | no reference at hand |\n"
+    return f"| `{name}` | {cls.models} | {summary} | {_remembers(specs[0])} | {proven} |\n"
 
 
 def _remembers(spec: str) -> str:
