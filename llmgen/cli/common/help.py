@@ -51,6 +51,10 @@ EXAMPLES = {
         "llmgen batch smollm2 prompts.jsonl --temp 0 -n 100 > answers.jsonl",
         'printf \'"Hello"\\n"Good night"\\n\' | llmgen batch smollm2 -',
     ),
+    "quantize": (
+        "llmgen quantize model-f16.gguf Q4_K_M -o model-q4.gguf",
+        "llmgen quantize model-f16.gguf Q8_0 -o model-q8.gguf --check wiki.txt",
+    ),
     "perplexity": (
         "llmgen perplexity smollm2 wiki.txt",
         "llmgen perplexity smollm2 wiki.txt -c 2048 --stride 512",
