@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmgen.errors import LLMGenError, ModelFileError, shown
-from llmgen.hub.catalog import KNOWN_MODELS, KnownModel
+from llmgen.hub.catalog import KnownModel
 from llmgen.hub.folder import find, models_folders
 from llmgen.hub.remote import URLS, partials_of
 from llmgen.hub.splits import split_of
@@ -53,7 +53,7 @@ def plan_removal(model: str) -> Removal:
         return Removal(model, partial, (), _bytes(partial))
     files = _files(found)
     for file in files:
-        if not _is_ours(file):
+        if fetched_from(file) is None:  # neither name nor size tells who has put it there
             raise ModelFileError(
                 f"{file} was not fetched by llmgen, so it stays; remove it with the program that has put it there"
             )
@@ -67,15 +67,6 @@ def _files(first: Path) -> tuple[Path, ...]:
     split = split_of(first.name)
     names = split.names() if split else [first.name]
     return tuple(path for name in names if (path := first.with_name(name)).exists())
-
-
-def _is_ours(file: Path) -> bool:
-    """Whether llmgen has fetched it: it remembers, or it is a known model where known models are put."""
-    known = KNOWN_MODELS.get(file.stem)
-    by_name = known is not None and file.parent in models_folders() and file.suffix == ".gguf"
-    return fetched_from(file) is not None or (
-        by_name and known is not None and not file.is_symlink() and file.stat().st_size == known.size
-    )
 
 
 def _links(content: Path) -> Iterator[Path]:

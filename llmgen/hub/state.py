@@ -88,18 +88,22 @@ def _aliases() -> Path:
 def note_fetched(path: Path, source: str) -> None:
     """Remember that llmgen has fetched this file, and from where."""
     with _best_effort("that a file was fetched"):
-        note = {"path": str(_real(path)), "size": path.stat().st_size, "source": source}
-        _write(_of(path, "fetched"), json.dumps(note))
+        _write(_of(path, "fetched"), json.dumps({**_identity(path), "source": source}))
 
 
 def fetched_from(path: Path) -> str | None:
     """Where llmgen has fetched this file from; None where it has not, or where another file is in its place."""
     with suppress(OSError, ValueError, RecursionError):
         note = json.loads(_read(_of(path, "fetched")) or "null")
-        same = {"path": str(_real(path)), "size": path.stat().st_size}
-        if isinstance(note, dict) and same.items() <= note.items():
+        if isinstance(note, dict) and _identity(path).items() <= note.items():
             return str(note.get("source"))
     return None
+
+
+def _identity(path: Path) -> dict[str, str | int]:
+    """What tells a fetched file from one that was changed, or put in its place, since."""
+    status = path.stat()
+    return {"path": str(_real(path)), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
 
 
 def forget(path: Path) -> None:

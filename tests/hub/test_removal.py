@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from huggingface_hub import constants
 from hub_server import COMMIT, Hub, sha256
 from llmgen import hub
 from llmgen.errors import DownloadError, ModelFileError
+from llmgen.hub.catalog import KNOWN_MODELS
 from llmgen.hub.references import parse
 from llmgen.hub.remote import partial_fetches
 from llmgen.hub.removal import plan_removal
@@ -89,10 +91,23 @@ def test_a_users_own_file_stays(hub_at: Hub, tmp_path: Path) -> None:
             plan_removal(name)
 
 
-def test_a_users_file_in_the_place_of_a_fetched_one_stays(hub_at: Hub) -> None:
+def test_a_users_copy_of_a_known_model_stays(hub_at: Hub, tmp_path: Path) -> None:
+    """The name and the size of a known model do not say that llmgen has fetched it."""
+    path = tmp_path / "models" / "smollm2.gguf"
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        file.truncate(KNOWN_MODELS["smollm2"].size)
+    with pytest.raises(ModelFileError, match="was not fetched by llmgen, so it stays"):
+        plan_removal("smollm2")
+
+
+@pytest.mark.parametrize("content", [DATA + b"changed", DATA[:-1] + b"x"])
+def test_a_users_file_in_the_place_of_a_fetched_one_stays(hub_at: Hub, content: bytes) -> None:
     hub_at.plain["m.gguf"] = DATA
     path = pull(f"{hub_at.files_url}/m.gguf")
-    path.write_bytes(DATA + b"changed")
+    before = path.stat().st_mtime_ns
+    path.write_bytes(content)
+    os.utime(path, ns=(before + 10**9, before + 10**9))
     with pytest.raises(ModelFileError, match="was not fetched by llmgen"):
         plan_removal("m")
 
