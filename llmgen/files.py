@@ -8,6 +8,7 @@ leftovers from files that are being written.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -28,8 +29,10 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     """A file that replaces ``path`` at the end of the block, with ``mode`` less the umask.
 
     It has reached the disk by then.  After an error in the block nothing has changed.
-    Several processes may write the same path at once: the last one wins.  Raises OSError.
+    Several processes may write the same path at once: the last one wins.  Raises OSError, also
+    where ``path`` is a folder, a pipe or a device, which would be gone.
     """
+    _check_replaceable(path)
     _remove_leftovers(path.parent)
     file, temporary = _new_file(path.parent)
     try:
@@ -47,6 +50,16 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raise OSError where something other than a plain file or a link has that name."""
+    with suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, "it is a folder", str(path))
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
 
 
 def _new_file(folder: Path) -> tuple[BinaryIO, str]:

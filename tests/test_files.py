@@ -45,6 +45,18 @@ def test_a_file_appears_whole_and_an_error_changes_nothing(tmp_path: Path) -> No
 
 
 @posix
+def test_what_is_no_plain_file_is_not_replaced(tmp_path: Path) -> None:
+    pipe, folder = tmp_path / "pipe", tmp_path / "folder"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for path, reason in ((pipe, "a pipe or a device"), (folder, "a folder")):
+        with pytest.raises(OSError, match=reason), replacing(path):
+            pytest.fail("it was opened")
+    assert pipe.is_fifo()
+    assert names(tmp_path) == ["folder", "pipe"]
+
+
+@posix
 def test_modes_and_the_longest_names(tmp_path: Path) -> None:
     longest = tmp_path / ("x" * os.pathconf(tmp_path, "PC_NAME_MAX"))
     for path, mode in ((longest, 0o600), (tmp_path / "open", 0o666)):

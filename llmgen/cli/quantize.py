@@ -15,6 +15,7 @@ from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions, JsonOptio
 from llmgen.cli.common.perplexity import WINDOW, measure_text, read_text
 from llmgen.cli.terminal.output import count, facts, note, print_json, size
 from llmgen.cli.terminal.progress import Bar
+from llmgen.errors import UsageError
 
 if TYPE_CHECKING:
     from llmgen.engine.perplexity import Perplexity
@@ -59,6 +60,8 @@ def command(
     from llmgen.quantize.writing import check_target
 
     mix = mix_named(kind)
+    if str(out) == "-":
+        raise UsageError("a model is not written to stdout; give -o the name of the new file")
     text = read_text(check) if check is not None else None
     path = model_path(model)
     with GGUFFile.open(path) as file:

@@ -97,6 +97,8 @@ def check_target(file: GGUFFile, out: Path, overwrite: bool) -> None:
         raise UsageError(f"{_path(out)} is the model itself; choose another name for the new file")
     if out.is_dir():
         raise UsageError(f"{_path(out)} is a folder, expected the name of the new file")
+    if out.exists() and not out.is_file():
+        raise UsageError(f"{_path(out)} is a pipe or a device, expected the name of the new file")
     if not overwrite:
         raise UsageError(f"{_path(out)} exists already; choose another name, or replace it with --force")
 

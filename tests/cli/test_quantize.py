@@ -63,6 +63,7 @@ def test_refusals(tmp_path: Path) -> None:
     assert "the model itself" in refused(
         llmgen("quantize", str(source), "Q8_0", "-o", str(source), "--force"), 2
     )
+    assert "not written to stdout" in refused(llmgen("quantize", str(source), "Q8_0", "-o", "-"), 2)
     out.write_bytes(b"mine")
     assert "--force" in refused(llmgen("quantize", str(source), "Q8_0", "-o", str(out)), 2)
     missing = llmgen(

@@ -162,6 +162,17 @@ def test_the_model_itself_is_never_written(tmp_path: Path) -> None:
     assert source.read_bytes() == content
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
+def test_a_pipe_or_device_is_not_replaced(tmp_path: Path) -> None:
+    source, pipe = tiny.write(tmp_path / "source.gguf"), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to(pipe)
+    for target in (pipe, tmp_path / "link"):
+        with pytest.raises(UsageError, match="is a pipe or a device"):
+            made(source, "Q8_0", target, overwrite=True)
+    assert pipe.is_fifo()
+
+
 def test_targets_that_are_there(tmp_path: Path) -> None:
     source, out = tiny.write(tmp_path / "source.gguf"), tmp_path / "out.gguf"
     out.write_bytes(b"mine")
