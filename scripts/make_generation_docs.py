@@ -12,7 +12,7 @@ from pathlib import Path
 from demo_strategies import PROMPT, STRATEGIES, answers, find_model
 
 from llmgen import LLM, SamplingParams
-from llmgen.sampling.params import flag
+from llmgen.sampling.checks import flag
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "generation.md"
 BEGIN, END = "<!-- examples: begin -->", "<!-- examples: end -->"

@@ -176,11 +176,49 @@ class NormedAfterRope(Decoder):
         scale = self.head_dim**-0.5 if scale is None else scale
         return b.rope(q, self.heads(layer), NOPE, scale, position_scale), k, v
 
-    def norm_heads(self, b: Ops, w: Weights, q: Value, k: Value, layer: int) -> tuple[Value, Value]:
-        """The norms of the rotated heads."""
-        q_norm, k_norm = (w.vector(f"blk.{layer}.attn_{p}_norm", self.head_dim) for p in "qk")
-        q = b.head_rms_norm(q, q_norm, self.heads(layer), self.norm_eps)
-        return q, b.head_rms_norm(k, k_norm, self.kv_heads(layer), self.norm_eps)
+
+class NormedWidth(PreNorm):
+    """q and k have an RMS norm over their whole width."""
+
+    def projections(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
+        q, k, v = self.qkv(b, w, x, layer)
+        name = f"blk.{layer}.attn_"
+        return self.norm(b, w, q, name + "q_norm"), self.norm(b, w, k, name + "k_norm"), v
+
+
+class LayerNormedHeads(PreNorm):
+    """Each head of q and k may have a layer norm with weights of its own."""
+
+    def projections(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
+        q, k, v = self.qkv(b, w, x, layer)
+        name = f"blk.{layer}.attn_"
+        if w.has(name + "q_norm"):
+            q_norm = w.vector(name + "q_norm", self.head_dim, self.n_heads)
+            k_norm = w.vector(name + "k_norm", self.head_dim, self.n_kv_heads)
+            q = b.head_layer_norm(q, q_norm, self.n_heads, self.norm_eps)
+            k = b.head_layer_norm(k, k_norm, self.n_kv_heads, self.norm_eps)
+        return q, k, v
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clamped(Decoder):
+    """q, k and v may be clamped."""
+
+    clamp_default: ClassVar[float | None] = 0.0
+    """The limit in a file that does not say so; None: such a file is refused."""
+
+    clamp: float
+    """The largest magnitude of their values; 0: any."""
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        return super().read(keys, clamp=keys.real("attention.clamp_kqv", cls.clamp_default), **own)
+
+    def qkv(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
+        q, k, v = super().qkv(b, w, x, layer)
+        if not self.clamp:
+            return q, k, v
+        return b.clamp(q, self.clamp), b.clamp(k, self.clamp), b.clamp(v, self.clamp)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -193,9 +193,13 @@ class Decoder(ABC):
     def normed_qkv(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
         """``qkv`` with an RMS norm over each head of q and k."""
         q, k, v = self.qkv(b, w, x, layer)
+        return *self.norm_heads(b, w, q, k, layer), v
+
+    def norm_heads(self, b: Ops, w: Weights, q: Value, k: Value, layer: int) -> tuple[Value, Value]:
+        """An RMS norm over each head of q and k."""
         q_norm, k_norm = (w.vector(f"blk.{layer}.attn_{p}_norm", self.head_dim) for p in "qk")
         q = b.head_rms_norm(q, q_norm, self.heads(layer), self.norm_eps)
-        return q, b.head_rms_norm(k, k_norm, self.kv_heads(layer), self.norm_eps), v
+        return q, b.head_rms_norm(k, k_norm, self.kv_heads(layer), self.norm_eps)
 
     def attention(
         self,

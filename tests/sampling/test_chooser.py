@@ -12,7 +12,7 @@ from llmgen.backends.cpu import sampling as kernels
 from llmgen.backends.cpu.kernels.sampling_arguments import Temperature
 from llmgen.engine import Sampler, SamplingParams
 from llmgen.errors import LLMGenError
-from llmgen.sampling.params import SAMPLER_NAMES
+from llmgen.sampling.checks import SAMPLER_NAMES
 from naive.sampling.candidates import Candidates, best, log_total
 from naive.sampling.sampler import NaiveSampler
 

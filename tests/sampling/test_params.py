@@ -9,7 +9,8 @@ from dataclasses import fields
 import pytest
 
 from llmgen.errors import UsageError
-from llmgen.sampling.params import SAMPLER_NAMES, SamplingParams, option_table
+from llmgen.sampling.checks import SAMPLER_NAMES
+from llmgen.sampling.params import SamplingParams, option_table
 
 
 def test_defaults():

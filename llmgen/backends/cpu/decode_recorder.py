@@ -16,16 +16,9 @@ from llmgen.backends.cpu.kernels.layout import (
     row_state_bytes,
 )
 from llmgen.backends.cpu.latent_recorder import LatentRecorder
+from llmgen.backends.cpu.partitions import Heads, Rows, padded_units, real_units, rows_unit, share
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, KernelAddress, Value
-from llmgen.backends.cpu.recorder import (
-    COUNT_TOKENS,
-    Heads,
-    Rows,
-    padded_units,
-    real_units,
-    rows_unit,
-    share,
-)
+from llmgen.backends.cpu.recorder import COUNT_TOKENS
 from llmgen.backends.cpu.recurrent_recorder import RecurrentRecorder
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.model.weights import Experts, Matrix, Vector

@@ -22,8 +22,9 @@ from llmgen.backends.cpu.kernels.routing import (
     routing_bytes,
     row_tokens_at,
 )
+from llmgen.backends.cpu.partitions import TOKENS
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Value
-from llmgen.backends.cpu.recorder import TOKENS, Recorder
+from llmgen.backends.cpu.recorder import Recorder
 from llmgen.model.ops import Scores
 from llmgen.model.weights import Experts, Matrix, Vector
 
@@ -69,7 +70,7 @@ class ExpertRecorder(Recorder):
         weights = self.whole_tokens(n_used)
         scratch = self.scratch(choose_scratch(logits.n, groups[0]))
         self.emit(
-            "experts:choose",
+            "expert_choice:choose",
             [
                 *self.token_reads(logits),
                 (ids, partition, True),

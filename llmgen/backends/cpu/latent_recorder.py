@@ -9,8 +9,9 @@ from typing import Any
 from llmgen.backends.cpu.binding import BoundMatrix
 from llmgen.backends.cpu.kernels.kv import attention_kernel
 from llmgen.backends.cpu.kernels.layout import KEY_GROUP, chosen_scratch, latent_scratch
+from llmgen.backends.cpu.partitions import floats_bytes, share
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Value
-from llmgen.backends.cpu.recorder import Recorder, floats_bytes, share
+from llmgen.backends.cpu.recorder import Recorder
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.model.weights import Matrix, Vector
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 import time
@@ -21,7 +20,7 @@ from llmgen.backends.cpu.binding import Binding
 from llmgen.backends.cpu.decode_recorder import DecodeRecorder
 from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS, TILE_TOKENS
 from llmgen.backends.cpu.kernels.sampling_arguments import SAMPLING_KERNELS
-from llmgen.backends.cpu.memory import available_bytes, check_recurrent
+from llmgen.backends.cpu.memory import check_recurrent
 from llmgen.backends.cpu.prefill_recorder import PrefillRecorder
 from llmgen.backends.cpu.program import Control, Program, Workspace
 from llmgen.backends.cpu.runtime.interrupt import WATCHER
@@ -30,24 +29,18 @@ from llmgen.backends.cpu.runtime.team import KERNELS, ThreadTeam
 from llmgen.backends.cpu.runtime.thread_policy import ThreadPolicy
 from llmgen.backends.cpu.runtime.threads import default_threads
 from llmgen.backends.cpu.sequence import Sequence
+from llmgen.backends.cpu.sizes import CHUNK, WHOLE, check_sizes, default_context, whole
 from llmgen.backends.cpu.states import StateLayout
-from llmgen.errors import ContextFullError, Interrupted, LLMGenError, UsageError, shown
+from llmgen.errors import ContextFullError, Interrupted, LLMGenError, UsageError
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import check_all_read, read_model
 from llmgen.model.decoder import Decoder
 from llmgen.model.fingerprint import fingerprint
-from llmgen.model.keys import MAX_CONTEXT
 from llmgen.model.kv_config import KVCacheConfig
 from llmgen.model.runs import MAX_PARTS, Part, Role, token_ids
 from llmgen.model.weights import Weights
 
-CHUNK = 512
-"""The most prompt tokens in one run."""
-WHOLE = 4096
-"""The same for models without causal order, whose texts are computed in one run."""
 _LOGITS_BYTES = 1 << 26  # a prompt run takes fewer tokens where its logits would exceed this
-_MAX_THREADS = 256
-_LEAST_CONTEXT = 2048  # tokens; a smaller default is never chosen
 
 Wanted = Literal["last", "all", "none"]
 
@@ -131,11 +124,11 @@ class Model:
         """
         kinds = KVCacheConfig.of(kv_type)
         config = read_model(file)
-        n_ctx = _default_context(config, kinds) if n_ctx is None else _whole("the context (n_ctx)", n_ctx)
+        n_ctx = default_context(config, kinds) if n_ctx is None else whole("the context (n_ctx)", n_ctx)
         if beside is not None:
             n_threads, level = beside.n_threads, beside.kernel_level
-        n_threads = default_threads() if n_threads is None else _whole("threads (n_threads)", n_threads)
-        _check_sizes(n_ctx, n_threads)
+        n_threads = default_threads() if n_threads is None else whole("threads (n_threads)", n_threads)
+        check_sizes(n_ctx, n_threads)
         return cls(file, config, n_ctx, n_threads, kinds, level, progress, beside)
 
     # ---- facts ----------------------------------------------------------------------
@@ -375,16 +368,6 @@ class Model:
         return rows.reshape(n, value.stride // 4)[:, : self.config.vocab_size]
 
 
-def _whole(name: str, value: object) -> int:
-    """A whole number of any type; UsageError for anything else."""
-    try:
-        if not isinstance(value, bool):
-            return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        pass
-    raise UsageError(f"{name} must be a whole number, not {value!r}")
-
-
 def dry_run(
     file: GGUFFile,
     n_ctx: int | None = None,
@@ -398,34 +381,14 @@ def dry_run(
     """
     kinds = KVCacheConfig.of(kv_type)
     config = read_model(file)
-    n_ctx = _default_context(config, kinds) if n_ctx is None else n_ctx
-    _check_sizes(n_ctx, default_threads() if n_threads is None else n_threads)
+    n_ctx = default_context(config, kinds) if n_ctx is None else n_ctx
+    check_sizes(n_ctx, default_threads() if n_threads is None else n_threads)
     layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kinds)
     check_recurrent(layout.bytes_for(0))
     weights = Weights(file)
     config.forward(DecodeRecorder(Binding(n_ctx), 0), weights, layout.states)
     check_all_read(file, weights, config)
     return config, layout
-
-
-def _check_sizes(n_ctx: int, n_threads: int) -> None:
-    """Raises UsageError for an impossible context or number of threads."""
-    if not 1 <= n_ctx <= MAX_CONTEXT:
-        raise UsageError(f"the context is {shown(n_ctx)} tokens, expected 1 to {MAX_CONTEXT} (-c)")
-    if not 1 <= n_threads <= _MAX_THREADS:
-        raise UsageError(f"{shown(n_threads)} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
-
-
-def _default_context(config: Decoder, kinds: KVCacheConfig) -> int:
-    """The model's own context, halved until its cache takes at most half of the free memory."""
-    n_ctx = config.context_length
-    free = available_bytes()
-    while free is not None and n_ctx > _LEAST_CONTEXT:
-        layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kinds)
-        if layout.bytes_for(n_ctx) <= free // 2:
-            break
-        n_ctx = max(n_ctx // 2, _LEAST_CONTEXT)
-    return n_ctx
 
 
 _models: weakref.WeakSet[Model] = weakref.WeakSet()

@@ -18,8 +18,8 @@ from llmgen.backends.cpu.kernels.layout import (
     row_state_bytes,
 )
 from llmgen.backends.cpu.latent_recorder import LatentRecorder
+from llmgen.backends.cpu.partitions import TOKENS, share
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, KernelAddress, Step, Value
-from llmgen.backends.cpu.recorder import TOKENS, share
 from llmgen.backends.cpu.recurrent_recorder import RecurrentRecorder
 from llmgen.backends.cpu.runtime.caches import panels_together
 from llmgen.backends.cpu.states import PlacedKV

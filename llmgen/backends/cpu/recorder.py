@@ -14,8 +14,7 @@ A value must not change any more once there is a copy of it (quantized, or share
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,15 @@ from llmgen.backends.cpu.binding import Binding, BoundMatrix
 from llmgen.backends.cpu.kernels.arguments import table_of
 from llmgen.backends.cpu.kernels.kv import attention_kernel
 from llmgen.backends.cpu.kernels.layout import ACTIVATION_FORMATS, COLUMN_SUMS, FIELDS, MAX_COLUMNS
+from llmgen.backends.cpu.partitions import (
+    TOKENS,
+    Rows,
+    floats_bytes,
+    padded_units,
+    real_units,
+    rows_unit,
+    share,
+)
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Step, Stream, Value
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.model.rope import Rope
@@ -31,46 +39,6 @@ from llmgen.model.weights import Matrix, Vector
 
 COUNT_TOKENS = 8 * FIELDS["n_tokens"]
 COUNT_OUTPUTS = 8 * FIELDS["n_outputs"]
-
-TOKENS = "tokens"
-"""Partition of prompt values: each thread its own tiles of tokens."""
-
-
-def share(n: int, unit: int) -> tuple[Callable[[int, int], int], Callable[[int, int], int]]:
-    """first(thread, n_threads) and last(...) of a thread's share of n, in whole units."""
-    units = -(-n // unit)
-
-    def first(thread: int, n_threads: int) -> int:
-        return min(units * thread // n_threads * unit, n)
-
-    def last(thread: int, n_threads: int) -> int:
-        return min(units * (thread + 1) // n_threads * unit, n)
-
-    return first, last
-
-
-def rows_unit(n: int) -> int:
-    """The unit in which rows are shared out, so that quantized blocks and cache lines stay whole."""
-    return 32 if n % 32 == 0 else 16
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Partition: each thread its own range of a token's n values."""
-
-    n: int
-
-
-@dataclass(frozen=True)
-class Heads:
-    """Partition: each thread its own heads of n, all tokens."""
-
-    n: int
-
-
-def floats_bytes(n: int) -> int:
-    """Bytes of n floats, padded to whole vectors."""
-    return -(-n // 16) * 64
 
 
 class Recorder(ABC):
@@ -452,15 +420,3 @@ class Recorder(ABC):
             "scratch": scratch,
         }
         return accesses, arguments
-
-
-def real_units(n: int, kind: str) -> int:
-    """Blocks of 32 (for the float format: values) of n values."""
-    return n if kind == "float32" else n // 32
-
-
-def padded_units(n: int, kind: str) -> int:
-    """The same with the padding of the format ``kind``."""
-    values = ACTIVATION_FORMATS[kind].values
-    padded = -(-n // values) * values
-    return real_units(padded, kind)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmgen.backends.cpu.partitions import Heads, Rows, rows_unit, share
 from llmgen.backends.cpu.plan import EVERYTHING, Access, Each, Value
-from llmgen.backends.cpu.recorder import Heads, Recorder, Rows, rows_unit, share
+from llmgen.backends.cpu.recorder import Recorder
 from llmgen.backends.cpu.states import PlacedRecurrent, row_bytes
 from llmgen.model.weights import Vector
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import Alibi, LayerNorms, LearnedPositions, PreNorm
+from llmgen.model.blocks import Alibi, Clamped, LayerNorms, LearnedPositions, PreNorm
 from llmgen.model.keys import Keys
 from llmgen.model.ops import Ops, Value
 from llmgen.model.rope import Rope
@@ -70,26 +70,21 @@ class Jais(LayerNorms, Alibi, PreNorm):
 
 @architecture("mpt")
 @dataclass(frozen=True, kw_only=True)
-class MPT(LayerNorms, LearnedPositions, Alibi, PreNorm):
+class MPT(LayerNorms, LearnedPositions, Clamped, Alibi, PreNorm):
     """ALiBi or learned positions, a plain feed-forward; q, k and v may be clamped, q and k normed."""
 
     models = "MPT 7B and 30B, Replit Code"
     ff_kind, activation = "plain", "gelu"
 
-    clamp: float
-
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
-        clamp = keys.real("attention.clamp_kqv", 0.0)
-        return super().read(keys, clamp=clamp, max_bias=keys.real("attention.max_alibi_bias", 0.0), **own)
+        return super().read(keys, max_bias=keys.real("attention.max_alibi_bias", 0.0), **own)
 
     def embedded(self, b: Ops, w: Weights) -> Value:
         return super().embedded(b, w) if w.has("position_embd") else b.embed(self.embedding(w))
 
     def projections(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
         q, k, v = self.qkv(b, w, x, layer)
-        if self.clamp:
-            q, k, v = (b.clamp(part, self.clamp) for part in (q, k, v))
         q_name, k_name = (f"blk.{layer}.attn_{part}_norm" for part in "qk")
         if w.has(q_name):
             return self.norm(b, w, q, q_name), self.norm(b, w, k, k_name), v

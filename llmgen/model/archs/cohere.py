@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import DraftLayers, LayerNorms, Parallel, Windowed
+from llmgen.model.blocks import DraftLayers, LayerNormedHeads, LayerNorms, Parallel, Windowed
 from llmgen.model.keys import MAX_FEED_FORWARD, Keys
 from llmgen.model.mixtures import MAX_EXPERTS, Mixture
 from llmgen.model.ops import Ops, Value
@@ -17,7 +17,7 @@ from llmgen.model.weights import Matrix, Weights
 
 @architecture("command-r")
 @dataclass(frozen=True, kw_only=True)
-class CommandR(LayerNorms, Parallel):
+class CommandR(LayerNorms, LayerNormedHeads, Parallel):
     """Rotary positions on neighbouring pairs; logits are scaled; each head of q and k may have a layer norm."""
 
     models = "Command R, Command R+, Aya 23 and Expanse"
@@ -28,16 +28,6 @@ class CommandR(LayerNorms, Parallel):
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
         return super().read(keys, logit_scale=keys.real("logit_scale", 0.0), **own)
-
-    def projections(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
-        q, k, v = self.qkv(b, w, x, layer)
-        name = f"blk.{layer}.attn_"
-        if w.has(name + "q_norm"):
-            q_norm = w.vector(name + "q_norm", self.head_dim, self.n_heads)
-            k_norm = w.vector(name + "k_norm", self.head_dim, self.n_kv_heads)
-            q = b.head_layer_norm(q, q_norm, self.n_heads, self.norm_eps)
-            k = b.head_layer_norm(k, k_norm, self.n_kv_heads, self.norm_eps)
-        return q, k, v
 
     def output_matrix(self, w: Weights) -> Matrix:
         return self.embedding(w)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import PostNorm, PreNorm, Windowed
-from llmgen.model.keys import Keys
+from llmgen.model.blocks import Clamped, NormedWidth, PostNorm, PreNorm, Windowed
 from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, Value
 from llmgen.model.rope import Rope
@@ -16,32 +13,19 @@ from llmgen.model.weights import Weights
 
 
 @architecture("olmo")
-@dataclass(frozen=True, kw_only=True)
-class Olmo(PreNorm):
+class Olmo(Clamped, PreNorm):
     """Layer norms without weights; q, k and v may be clamped."""
 
     models = "OLMo 1B and 7B"
     neox = False
     eps_key = "attention.layer_norm_epsilon"
 
-    clamp: float
-
-    @classmethod
-    def read(cls, keys: Keys, **own: Any) -> Self:
-        return super().read(keys, clamp=keys.real("attention.clamp_kqv", 0.0), **own)
-
     def norm(self, b: Ops, w: Weights, x: Value, name: str) -> Value:
         return b.layer_norm(x, w.ones(x.n), None, self.norm_eps)
 
-    def qkv(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
-        q, k, v = super().qkv(b, w, x, layer)
-        if not self.clamp:
-            return q, k, v
-        return b.clamp(q, self.clamp), b.clamp(k, self.clamp), b.clamp(v, self.clamp)
-
 
 @architecture("olmo2")
-class Olmo2(Windowed, PostNorm):
+class Olmo2(NormedWidth, Windowed, PostNorm):
     """Norms after the blocks instead of before them; q and k are normed over their whole width.
 
     Layers with a sliding window do not have their positions scaled.
@@ -53,20 +37,10 @@ class Olmo2(Windowed, PostNorm):
         whole, local = self.rope(), Rope.of(self.n_rot, self.rope_base, self.neox)
         return [local if is_local else whole for is_local in self.local]
 
-    def projections(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
-        q, k, v = self.qkv(b, w, x, layer)
-        name = f"blk.{layer}.attn_"
-        return self.norm(b, w, q, name + "q_norm"), self.norm(b, w, k, name + "k_norm"), v
-
 
 @architecture("olmoe")
-class OLMoE(Mixture):
+class OLMoE(NormedWidth, Mixture):
     """Llama with experts; q and k are normed over their whole width."""
 
     models = "OLMoE 1B 7B (arXiv:2409.02060)"
     normalized, expert_size = False, "whole"
-
-    def projections(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
-        q, k, v = self.qkv(b, w, x, layer)
-        name = f"blk.{layer}.attn_"
-        return self.norm(b, w, q, name + "q_norm"), self.norm(b, w, k, name + "k_norm"), v

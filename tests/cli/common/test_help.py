@@ -7,7 +7,8 @@ import re
 import pytest
 
 from llmgen.cli.app import ALIASES, COMMANDS
-from llmgen.sampling.params import SAMPLER_NAMES, option_table
+from llmgen.sampling.checks import SAMPLER_NAMES
+from llmgen.sampling.params import option_table
 from program import llmgen
 
 PANELS = ("Model", "Prompt", "Sampling", "Output", "Advanced")

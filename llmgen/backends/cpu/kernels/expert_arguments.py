@@ -12,7 +12,7 @@ from llmgen.backends.cpu.kernels.arguments import TABLES
 
 
 class Choose(NamedTuple):
-    """experts:choose: which experts a token takes, and their weights."""
+    """expert_choice:choose: which experts a token takes, and their weights."""
 
     logits: Any  # float32 [tokens][n_experts]
     logits_stride: Any
@@ -174,7 +174,7 @@ class ExpertPanel(NamedTuple):
 
 TABLES.update(
     {
-        "experts:choose": Choose,
+        "expert_choice:choose": Choose,
         "experts:sort": Sort,
         "experts:gather": Gather,
         "experts:tiles": GatherTiles,

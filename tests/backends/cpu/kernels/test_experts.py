@@ -25,7 +25,10 @@ from llmgen.backends.cpu.kernels.routing import (
 )
 from llmgen.backends.numpy.functions import choose
 
-EXPERTS = [f"experts:{name}" for name in ("choose", "sort", "gather", "mix", "scale_and_shift")]
+EXPERTS = [
+    "expert_choice:choose",
+    *(f"experts:{name}" for name in ("sort", "gather", "mix", "scale_and_shift")),
+]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -52,7 +55,7 @@ def chosen(
     ids, weights = aligned((n, n_used), np.int64, -1), aligned((n, n_used))
     for thread in range(threads):
         step(
-            "experts:choose",
+            "expert_choice:choose",
             thread,
             threads,
             logits=x,

@@ -1,0 +1,49 @@
+"""The sizes that a model is opened with: its context, its threads, the tokens of a run."""
+
+from __future__ import annotations
+
+import operator
+
+from llmgen.backends.cpu.memory import available_bytes
+from llmgen.backends.cpu.states import StateLayout
+from llmgen.errors import UsageError, shown
+from llmgen.model.decoder import Decoder
+from llmgen.model.keys import MAX_CONTEXT
+from llmgen.model.kv_config import KVCacheConfig
+
+CHUNK = 512
+"""The most prompt tokens in one run."""
+WHOLE = 4096
+"""The same for models without causal order, whose texts are computed in one run."""
+_MAX_THREADS = 256
+_LEAST_CONTEXT = 2048  # tokens; a smaller default is never chosen
+
+
+def whole(name: str, value: object) -> int:
+    """A whole number of any type; UsageError for anything else."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise UsageError(f"{name} must be a whole number, not {value!r}")
+
+
+def check_sizes(n_ctx: int, n_threads: int) -> None:
+    """Raises UsageError for an impossible context or number of threads."""
+    if not 1 <= n_ctx <= MAX_CONTEXT:
+        raise UsageError(f"the context is {shown(n_ctx)} tokens, expected 1 to {MAX_CONTEXT} (-c)")
+    if not 1 <= n_threads <= _MAX_THREADS:
+        raise UsageError(f"{shown(n_threads)} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
+
+
+def default_context(config: Decoder, kinds: KVCacheConfig) -> int:
+    """The model's own context, halved until its cache takes at most half of the free memory."""
+    n_ctx = config.context_length
+    free = available_bytes()
+    while free is not None and n_ctx > _LEAST_CONTEXT:
+        layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kinds)
+        if layout.bytes_for(n_ctx) <= free // 2:
+            break
+        n_ctx = max(n_ctx // 2, _LEAST_CONTEXT)
+    return n_ctx
