@@ -25,6 +25,7 @@ from llmgen.engine.stopping import Cancel
 from llmgen.engine.stream import Callback, GenerationStream
 from llmgen.errors import LLMGenError
 from llmgen.gguf import GGUFFile, check_model
+from llmgen.model import archs
 from llmgen.model.decoder import Decoder
 from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
 from llmgen.sampling.params import SamplingParams, checked_params
@@ -103,7 +104,7 @@ class LoadedModel:
         self.params = checked_params(params)
         guessing = speculative_config(draft, lookup, speculation)
         file = GGUFFile.open(
-            hub.locate(path, available_bytes, check_model) if isinstance(path, str) else path
+            hub.locate(path, available_bytes, check_model, archs.runs) if isinstance(path, str) else path
         )
         self._resources = _Resources(file)
         self._finalizer = weakref.finalize(self, self._resources.close)

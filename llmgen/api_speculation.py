@@ -14,6 +14,7 @@ from llmgen.engine.speculation.speculator import Speculation
 from llmgen.engine.speculation.vocabulary import check_vocabularies
 from llmgen.errors import UsageError
 from llmgen.gguf import GGUFFile
+from llmgen.model import archs
 from llmgen.model.kv_config import KVCacheConfig
 
 _log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class OpenDraft:
         draft = config.draft
         if draft is not None:
             self._file = GGUFFile.open(
-                hub.locate(draft, available_bytes) if isinstance(draft, str) else draft
+                hub.locate(draft, available_bytes, runs=archs.runs) if isinstance(draft, str) else draft
             )
             try:
                 check_vocabularies(file.metadata, self._file.metadata)

@@ -52,6 +52,8 @@ class Repo:
     gated: bool = False
     private: bool = False
     lfs: bool = True
+    gguf: object = None
+    """What the hub has read in one of the GGUF files."""
     announced: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the listing says of a file in place of the truth."""
 
@@ -160,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         if rest and rest[:1] == ["revision"] and rest[1] not in ("main", repo.commit):
             return self._fail(404, "RevisionNotFound", "Invalid rev id")
         siblings = [self._entry(repo, path, data) for path, data in repo.files.items()]
-        answer = {"id": repo_id, "sha": repo.commit, "siblings": siblings}
+        answer = {"id": repo_id, "sha": repo.commit, "siblings": siblings, "gguf": repo.gguf}
         self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
         return None
 

@@ -44,11 +44,12 @@ def locate(
     model: str,
     memory: Callable[[], int | None] = lambda: None,
     check: Callable[[Path], None] = lambda path: None,
+    runs: Callable[[str], bool] = lambda architecture: True,
 ) -> Path:
     """The file that MODEL names; one that is known, or lies on the hub or the web, is fetched first.
 
     ``memory``: the bytes that a model may take which is chosen for its type alone.  ``check``: raises
-    ModelFileError for a file that is not whole.
+    ModelFileError for a file that is not whole.  ``runs``: whether models of an architecture run.
 
     Raises:
         ModelFileError: nothing has that name.
@@ -61,7 +62,8 @@ def locate(
         return fetch(found, models_folder())
     from llmgen.hub.remote import Watch
 
-    return fetch_reference(found, memory(), Watch(say=lambda line: _log.info("%s", line), check=check))
+    watch = Watch(say=lambda line: _log.info("%s", line), check=check, runs=runs)
+    return fetch_reference(found, memory(), watch)
 
 
 def fetch(model: KnownModel, folder: Path, progress: Progress | None = None) -> Path:

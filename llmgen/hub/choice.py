@@ -11,6 +11,8 @@ from llmgen.hub.references import HubReference
 
 _BITS = {"B": 16, "F": 16, "M": 4, "N": 4}  # BF16, F16, MXFP4, NVFP4
 _MOST_SHOWN = 12
+_ROOM = 10
+"""One part in so many of the free memory is left for the KV cache and all else that is no weight."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,12 @@ def _by_default(models: Sequence[Candidate], reference: HubReference, memory: in
             f"the types of {reference.repo_id} ({_names(models, reference)}) are ones that ggml has removed and "
             "llmgen does not read; look for a newer repository of this model"
         )
-    fitting = [model for model in able if memory is None or (model.size or 0) <= memory]
+    most = None if memory is None else memory - memory // _ROOM
+    fitting = [model for model in able if most is None or (model.size or 0) <= most]
     if not fitting:
         least = min(able, key=lambda model: model.size or 0)
         raise DownloadError(
-            f"no file of {reference.repo_id} fits into the {_gigabytes(memory)} of memory that are free: the "
+            f"no file of {reference.repo_id} fits into {_free(memory)}: the "
             f"smallest, {_name(least, reference)}, has {_gigabytes(least.size)}; name it if you want it nevertheless"
         )
     best = min(fitting, key=_distance)
@@ -92,7 +95,7 @@ def _by_default(models: Sequence[Candidate], reference: HubReference, memory: in
     if best.type == DEFAULT_TYPE or len(models) == 1:
         return Choice(best)
     if any(model.type == DEFAULT_TYPE for model in able):
-        why = f"{DEFAULT_TYPE} does not fit into the {_gigabytes(memory)} of memory that are free"
+        why = f"{DEFAULT_TYPE} does not fit into {_free(memory)}"
     else:
         why = f"{reference.repo_id} has no {DEFAULT_TYPE}"
     return Choice(best, f"{why}; {best.type or best.path} is the nearest")
@@ -143,6 +146,10 @@ def _names(models: Sequence[Candidate], reference: HubReference) -> str:
 
 def _name(model: Candidate, reference: HubReference) -> str:
     return f"hf.co/{reference.repo_id}/{shown(model.path, quote=False)}"
+
+
+def _free(memory: int | None) -> str:
+    return f"the {_gigabytes(memory)} of memory that are free, less a tenth for the KV cache"
 
 
 def _gigabytes(n_bytes: int | None) -> str:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmgen.errors import DownloadError, ModelFileError
+from llmgen.errors import DownloadError, ModelFileError, shown
 from llmgen.files import folder_lock
 from llmgen.hub import cache, web
 from llmgen.hub.choice import choose
@@ -45,6 +45,8 @@ class Watch:
     say: Say = field(default=lambda line: None)
     check: Callable[[Path], None] = field(default=lambda path: None)
     """Given a whole model whose server has announced neither a hash nor a size; raises ModelFileError."""
+    runs: Callable[[str], bool] = field(default=lambda architecture: True)
+    """Whether models of an architecture run."""
 
 
 def find_cached(reference: Reference, models_folder: Path) -> Path | None:
@@ -72,10 +74,21 @@ def fetch_reference(
     if isinstance(reference, UrlReference):
         return _fetch_urls(reference, models_folder, watch)
     repository = look_up(reference)
+    _check_architecture(repository, watch)
     choice = choose(repository.models, reference, memory)
     if choice.why:
         watch.say(choice.why)
     return _Fetch(repository, choice.model, watch).run()
+
+
+def _check_architecture(repository: Repository, watch: Watch) -> None:
+    """Refuse, before it is fetched, what will not run; whoever names a file gets it."""
+    name, reference = repository.architecture, repository.reference
+    if name is not None and reference.file is None and not watch.runs(name):
+        raise DownloadError(
+            f"{reference.repo_id} has models of the architecture {shown(name)}, which llmgen does not run; "
+            f"take another model, or name the file (hf.co/{reference.repo_id}/FILE.gguf) to fetch it nevertheless"
+        )
 
 
 class _Fetch:

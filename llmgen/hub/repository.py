@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from llmgen.errors import DownloadError
 from llmgen.hub import web
-from llmgen.hub.contents import Candidate, File, candidates
+from llmgen.hub.contents import Candidate, File, candidates, companion
 from llmgen.hub.references import HubReference
 from llmgen.hub.settings import constants
 
@@ -25,6 +25,8 @@ class Repository:
     reference: HubReference
     commit: str
     models: list[Candidate]
+    architecture: str | None = None
+    """That of the models, as the hub has read it in one of the files; None where it does not say."""
 
     @property
     def has_commit(self) -> bool:
@@ -56,7 +58,15 @@ def look_up(reference: HubReference) -> Repository:
         name = str(reference).removeprefix("hf.co/")
         raise DownloadError(f"{error}; there is no file {name} here either") from None
     commit = info.sha if isinstance(info.sha, str) and _COMMIT.match(info.sha) else reference.revision
-    return Repository(reference, commit, candidates(_files(info.siblings or [])))
+    files = list(_files(info.siblings or []))
+    return Repository(reference, commit, candidates(files), _architecture(info, files))
+
+
+def _architecture(info: Any, files: Iterable[File]) -> str | None:
+    """What the hub says of the models' architecture; None where it may have read it in a file beside them."""
+    said = info.gguf.get("architecture") if isinstance(info.gguf, dict) else None
+    beside = any(companion(file.path) for file in files if file.path.lower().endswith(".gguf"))
+    return said if isinstance(said, str) and said and not beside else None
 
 
 def _ask(reference: HubReference) -> Any:

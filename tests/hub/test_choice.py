@@ -70,11 +70,12 @@ def test_it_fits_into_the_memory_that_is_free() -> None:
     files = ["m-Q8_0.gguf 8", "m-Q4_K_M.gguf 5", "m-Q3_K_M.gguf 4", "m-Q2_K.gguf 3"]
     assert chosen(*files, memory=6 * GB) == "m-Q4_K_M.gguf"
     assert chosen(*files, memory=int(4.5 * GB)) == "m-Q3_K_M.gguf"
-    assert chosen(*files, memory=3 * GB) == "m-Q2_K.gguf"
+    assert chosen(*files, memory=4 * GB) == "m-Q2_K.gguf"
     with pytest.raises(
-        DownloadError, match=r"2\.0 GB of memory.*the smallest, hf\.co/o/r/m-Q2_K\.gguf, has 3\.0 GB"
+        DownloadError,
+        match=r"3\.0 GB of memory.*less a tenth.*the smallest, hf\.co/o/r/m-Q2_K\.gguf, has 3\.0 GB",
     ):
-        chosen(*files, memory=2 * GB)
+        chosen(*files, memory=3 * GB)
     assert chosen(*files, tag="Q8_0", memory=GB) == "m-Q8_0.gguf"
 
 
@@ -82,8 +83,9 @@ def test_why_is_said_where_it_is_not_q4_k_m() -> None:
     models = candidates([File("m-Q4_K_M.gguf", 5 * GB), File("m-Q3_K_M.gguf", 4 * GB)])
     name = HubReference("o", "r")
     assert choose(models, name, 9 * GB).why == ""
-    assert choose(models, name, 4 * GB).why == (
-        "Q4_K_M does not fit into the 4.0 GB of memory that are free; Q3_K_M is the nearest"
+    assert choose(models, name, 5 * GB).why == (
+        "Q4_K_M does not fit into the 5.0 GB of memory that are free, less a tenth for the KV cache; "
+        "Q3_K_M is the nearest"
     )
     models = candidates([File("m-Q8_0.gguf", 5), File("m-F16.gguf", 4)])
     assert choose(models, name).why == "o/r has no Q4_K_M; Q8_0 is the nearest"

@@ -54,6 +54,33 @@ def test_a_file_goes_into_the_cache_of_the_hub(hub_at: Hub) -> None:
     assert seen[-1] == ("download", len(DATA), len(DATA))
 
 
+def test_an_architecture_that_does_not_run_is_refused_before_the_fetch(hub_at: Hub) -> None:
+    repo = hub_at.add("o/r", {"m-Q4_K_M.gguf": DATA}, gguf={"architecture": "new\x1b[31m", "total": 1})
+    watch = Watch(runs=lambda name: name == "llama")
+    for name in ("o/r", "o/r:Q4_K_M"):
+        with pytest.raises(
+            DownloadError, match=r"architecture 'new\\x1b\[31m', which llmgen does not run"
+        ) as raised:
+            pull(name, watch=watch)
+        assert "hf.co/o/r/FILE.gguf" in str(raised.value)
+    assert hub_at.bodies == []
+    assert pull("o/r/m-Q4_K_M.gguf", watch=watch).read_bytes() == DATA
+    repo.gguf = {"architecture": "llama"}
+    assert pull(watch=watch).read_bytes() == DATA
+
+
+@pytest.mark.parametrize("said", [None, [], "clip", {}, {"architecture": 5}, {"architecture": ""}])
+def test_without_word_of_an_architecture_it_is_fetched(hub_at: Hub, said: object) -> None:
+    hub_at.add("o/r", {"m-Q4_K_M.gguf": DATA}, gguf=said)
+    assert pull(watch=Watch(runs=lambda name: False)).read_bytes() == DATA
+
+
+def test_the_architecture_of_a_file_beside_the_model_does_not_count(hub_at: Hub) -> None:
+    files = {"m-Q4_K_M.gguf": DATA, "mmproj-m-F16.gguf": OTHER}
+    hub_at.add("o/r", files, gguf={"architecture": "clip"})
+    assert pull(watch=Watch(runs=lambda name: name == "llama")).read_bytes() == DATA
+
+
 def test_what_is_here_is_used_without_the_network(hub_at: Hub) -> None:
     hub_at.add("o/r", {"m-Q4_K_M.gguf": DATA, "m-Q8_0.gguf": OTHER})
     assert hub.find("o/r") == parse("o/r")

@@ -92,6 +92,7 @@ def _fetch_reference(reference: hub.Reference) -> Path:
     from llmgen.backends.cpu.memory import available_bytes
     from llmgen.gguf import check_model
     from llmgen.hub.remote import Watch
+    from llmgen.model import archs
 
     name = visible(reference)
     bars = {
@@ -114,7 +115,8 @@ def _fetch_reference(reference: hub.Reference) -> Path:
 
     try:
         with bars["check"], bars["download"]:
-            path = hub.fetch_reference(reference, available_bytes(), Watch(progress, note, check_model))
+            watch = Watch(progress, note, check_model, archs.runs)
+            path = hub.fetch_reference(reference, available_bytes(), watch)
     except KeyboardInterrupt:
         if asked:
             note(f"{name}: what has arrived is kept; the same command goes on from there")

@@ -53,6 +53,11 @@ def find(name: str) -> type[Decoder] | None:
     return _registered.get(name)
 
 
+def runs(name: str) -> bool:
+    """Whether there is a class for an architecture."""
+    return find(name) is not None
+
+
 def names() -> list[str]:
     """All architectures that can be run."""
     for module in pkgutil.iter_modules(__path__):
