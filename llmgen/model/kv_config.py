@@ -110,7 +110,7 @@ def _parts(text: str) -> dict[str, str]:
         name, _, kind = (word.strip() for word in item.partition("="))
         if name not in names or name in parts:
             raise UsageError(
-                f"the KV cache type {shown(text)!r} is not understood at {shown(item)!r}; "
+                f"the KV cache type {shown(text)} is not understood at {shown(item)}; "
                 "write one kind for all, or k=KIND,v=KIND, and c=KIND,r=KIND for latent attention (--kv-type)"
             )
         parts[name] = kind
@@ -122,7 +122,7 @@ def _kind(text: object) -> str:
     kind = _SPELLINGS.get(text, text) if isinstance(text, str) else text
     if kind not in KV_KINDS:
         raise UsageError(
-            f"unknown KV cache type {shown(text)!r}; choose one of {', '.join(KV_KINDS)}, "
+            f"unknown KV cache type {shown(text)}; choose one of {', '.join(KV_KINDS)}, "
             "or k=KIND,v=KIND (--kv-type)"
         )
     return str(kind)

@@ -44,6 +44,13 @@ def test_what_is_no_kind_is_refused(text: str) -> None:
         KVCacheConfig.of(text)
 
 
+def test_what_was_given_is_quoted_once() -> None:
+    with pytest.raises(UsageError, match="^unknown KV cache type 'q9'; choose"):
+        KVCacheConfig.of("q9")
+    with pytest.raises(UsageError, match="^the KV cache type 'k=f16,x=f16' is not understood at 'x=f16'; "):
+        KVCacheConfig.of("k=f16,x=f16")
+
+
 @pytest.mark.parametrize("value", [None, 5, ("f16", "f16"), b"f16"])
 def test_other_types_are_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="kv_type must be a text or a KVCacheConfig"):

@@ -42,7 +42,7 @@ class SpeculativeConfig:
     method: Method = "coupled"
 
     def __post_init__(self) -> None:
-        for name in ("k", "k_max"):
+        for name in ("k_max", "k"):
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= MOST_GUESSES:
                 raise _refuse(name, f"a whole number from 1 to {MOST_GUESSES}", value)

@@ -47,6 +47,7 @@ def test_batch_and_chat(tmp_path) -> None:  # type: ignore[no-untyped-def]
         (["--draft-max", "3"], "--draft-max belongs to guessing"),
         (["--draft-method", "reject"], "--draft-method belongs to guessing"),
         (["--lookup", "--draft-max", "9"], "k_max (--draft-max) must be a whole number from 1 to 8"),
+        (["--lookup", "--draft-max", "0"], "k_max (--draft-max) must be a whole number from 1 to 8, not 0"),
         (["--lookup", "--draft-min-acceptance", "2"], "min_acceptance (--draft-min-acceptance) must be"),
         (["--lookup", "--draft-method", "x"], "method (--draft-method) must be coupled or reject, not 'x'"),
         (["--lookup", "--beams", "2"], "--draft and --lookup do not go with a beam search"),
