@@ -1,4 +1,4 @@
-"""Opening what guesses tokens for a model: its draft model, which is loaded beside it."""
+"""Opening a draft model, which guesses tokens for another model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class OpenDraft:
-    """The draft model's file, and the model as soon as it is loaded; closed before the model that it drafts for."""
+    """The draft model and its file; closed before the model that it drafts for."""
 
     def __init__(self, config: SpeculativeConfig, file: GGUFFile) -> None:
         """Opens the draft, if there is to be one.

@@ -1,4 +1,4 @@
-"""The one loop that computes answers: requests go in, and every step brings each of them on.
+"""The one loop that computes answers: requests go in, and every step advances all of them.
 
 A scheduler is told what to do (:meth:`~Scheduler.submit`, :meth:`~Scheduler.cancel`) and asked
 to :meth:`~Scheduler.step`; it waits for nobody.  A stream is a scheduler with one request, a
@@ -88,7 +88,7 @@ class Scheduler:
         self._turn = int(model.max_prompt_tokens)  # prompt tokens between two tokens of an answer
         self._budget = self._turn  # how many of them are left
 
-    # ---- told -----------------------------------------------------------------------
+    # ---- requests -------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
         """Queue a request.  One that cannot be used is answered with the error, like any other."""
@@ -105,7 +105,7 @@ class Scheduler:
             self._active.append(state)
 
     def cancel(self, request: Request, ending: Ending = CANCELLED) -> None:
-        """End a request (this object, not one that is equal to it) with what there is; done by the next step."""
+        """End a request (this object, not one that is equal to it) with what there is, at the next step."""
         with self._guard:
             for queued in [queued for queued in self._queue if queued.request is request]:
                 self._queue.remove(queued)
@@ -115,7 +115,7 @@ class Scheduler:
                 if state.request is request:
                     self._watchdog.end(state.limits, ending)
 
-    # ---- asked ----------------------------------------------------------------------
+    # ---- steps ----------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
@@ -137,8 +137,8 @@ class Scheduler:
 
         Tokens that the last run computed ahead are given out first, one a step.  Where no answer had
         begun before, it ends with the prompts: a request that is alone gets one token a step.  An
-        error that is no request's own (out of memory, a caller's) is raised;
-        nothing is lost by that, and :meth:`abort` gives what there is.
+        error that no request has caused (out of memory, an error of a callback) is raised;
+        nothing is lost by that, and :meth:`abort` returns the answers so far.
         """
         self._end_due()
         self._admit()

@@ -177,7 +177,7 @@ class _Fetch:
 
 
 def _private(blob: Path) -> Path:
-    """A partial file of this process alone, where the file system has no locks: it cannot be gone on with."""
+    """A partial file of this process alone, where the file system has no locks: no later fetch resumes it."""
     return partial_path(blob.with_name(f"{blob.name}.{os.getpid()}"))
 
 

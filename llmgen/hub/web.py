@@ -122,7 +122,7 @@ def connecting(url: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """What an error of the HTTP client says, which is nothing for some of them."""
+    """The text of an HTTP client's error; some have none."""
     words = re.sub(r"([a-z])([A-Z])", r"\1 \2", type(error).__name__).lower()
     return shown(str(error).rstrip("."), quote=False) or words
 

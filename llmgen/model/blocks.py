@@ -93,7 +93,7 @@ class Parallel(PreNorm):
 
 
 class PostNorm(PreNorm):
-    """Norms behind attention and feed-forward, and none before them."""
+    """Norms after attention and feed-forward, and none before them."""
 
     def block(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
         name = f"blk.{layer}."
@@ -103,7 +103,7 @@ class PostNorm(PreNorm):
 
 
 class Sandwich(PreNorm):
-    """Norms before and behind attention and feed-forward."""
+    """Norms before and after attention and feed-forward."""
 
     def block(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
         name = f"blk.{layer}."
@@ -113,7 +113,7 @@ class Sandwich(PreNorm):
         return b.add(x, self.post_norm(b, w, f, name + "post_ffw_norm"))
 
     def post_norm(self, b: Ops, w: Weights, x: Value, name: str) -> Value:
-        """The norm behind a part."""
+        """The norm after a part."""
         return self.norm(b, w, x, name)
 
 

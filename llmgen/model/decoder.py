@@ -211,7 +211,7 @@ class Decoder(ABC):
         rope: Rope,
         **scores: Any,
     ) -> Value:
-        """Rotate, concatenate to the cache, attend, project: [n_embd].  scores: see ``attend``."""
+        """Rotate, append to the cache, attend, project: [n_embd].  scores: see ``attend``."""
         return self.attention_output(b, w, self.attend(b, w, qkv, layer, state, rope, **scores), layer)
 
     def attend(
@@ -227,7 +227,7 @@ class Decoder(ABC):
         position_scale: np.ndarray | None = None,
         **scores: Any,
     ) -> Value:
-        """Rotate, concatenate to the cache, attend: [n_heads * value_dim].
+        """Rotate, append to the cache, attend: [n_heads * value_dim].
 
         scale: of the scores, 1 / sqrt(head_dim) unless given; position_scale as in
         ``Ops.rope``; scores: cap, slopes and sinks as in ``Ops.attend``.
@@ -254,7 +254,7 @@ class Decoder(ABC):
         return q, b.rope(k, self.kv_heads(layer), rope) if rope.n_rot else k, v
 
     def attention_output(self, b: Ops, w: Weights, a: Value, layer: int) -> Value:
-        """What the heads found, projected: [n_embd]."""
+        """The attention's output through its output matrix: [n_embd]."""
         name = f"blk.{layer}.attn_output"
         if self.output_bias:
             return self.project(b, w, a, name, self.n_embd)
@@ -268,7 +268,7 @@ class Decoder(ABC):
         return self.project(b, w, self.ff_gated(b, gate, up, layer, activation), name + "down", self.n_embd)
 
     def ff_gated(self, b: Ops, gate: Value, up: Value, layer: int, activation: str) -> Value:
-        """What is between the matrices of ``feed_forward``."""
+        """The gated activation inside ``feed_forward``."""
         return b.gated(gate, up, activation)
 
     def fused_feed_forward(self, b: Ops, w: Weights, x: Value, layer: int, activation: str = "silu") -> Value:

@@ -1,4 +1,4 @@
-"""Gated delta nets (Yang et al., arXiv:2412.06464): linear attention that replaces what it has under a key."""
+"""Gated delta nets (Yang et al., arXiv:2412.06464): linear attention whose state replaces the value of a key."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class DeltaNet:
         return n_key, n_key, self.n_heads * self.value_dim
 
     def states(self) -> list[State]:
-        """What it remembers: the last inputs of q, k and v, and the heads' state."""
+        """Its states: the last inputs of q, k and v, and the heads' state."""
         inputs = [Recurrent(n, self.taps - 1) for n in self.sizes]
         return [*inputs, Recurrent(self.value_dim, self.n_heads * self.key_dim)]
 
@@ -120,7 +120,7 @@ class KimiDeltaAttention:
         return self.n_heads * self.head_dim
 
     def states(self) -> list[State]:
-        """What it remembers: the last inputs of q, k and v, and the heads' state."""
+        """Its states: the last inputs of q, k and v, and the heads' state."""
         return [*(Recurrent(self.inner, self.taps - 1) for _ in "qkv"), Recurrent(self.head_dim, self.inner)]
 
     def __call__(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:

@@ -1,4 +1,4 @@
-"""Layers that remember in a state of fixed size: what they are made of, and models that have them beside attention."""
+"""Recurrent layers, whose state has a fixed size: their parts, and models that mix them with attention."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from llmgen.model.weights import Vector, Weights
 
 
 class Mixer(Protocol):
-    """What brings tokens together in a layer without attention."""
+    """Mixes the tokens in a layer without attention."""
 
     def states(self) -> list[State]:
-        """What it remembers of a sequence."""
+        """The states that it needs."""
 
     def __call__(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
         """[x.n] -> [x.n], with the weights of a layer."""

@@ -1,9 +1,9 @@
 """Multi-head latent attention (DeepSeek V2, arXiv:2405.04434, section 2.1).
 
 The cache holds what keys and values are projected from, and one rotated key part for all heads.
-The projections are absorbed, as llama.cpp does (src/models/deepseek2.cpp): a query is taken
-over to the content by its head's key projection, meets the contents themselves, and what it finds
-there goes through the head's value projection.
+The projections are absorbed, as llama.cpp does (src/models/deepseek2.cpp): a query goes
+through its head's key projection and is compared with the contents themselves; their weighted
+sum goes through the head's value projection.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LatentAttention(PreNorm):
     def found(
         self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope, **seen: Any
     ) -> Value:
-        """What the heads found: [n_heads * value_dim]; seen: among which keys, as ``attend_latent`` takes it."""
+        """The attention's output: [n_heads * value_dim]; seen: the keys that count, as ``attend_latent`` takes it."""
         n_heads = self.heads(layer)
         self.remember(b, w, x, layer, state, rope)
         q = self.queries(b, w, x, layer)
@@ -92,7 +92,7 @@ class LatentAttention(PreNorm):
         return self.norm(b, w, self.project(b, w, x, name, self.q_lora_rank), f"{name}_norm")
 
     def remember(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> None:
-        """Concatenate both parts of a token to the cache, the content normed, the position part rotated."""
+        """Append both parts of a token to the cache, the content normed, the position part rotated."""
         name = f"blk.{layer}.attn_kv_a"
         both = w.matrix(f"{name}_mqa", self.kv_lora_rank + self.n_rot, self.n_embd)
         content = self.norm(b, w, b.linear(x, both.rows(0, self.kv_lora_rank)), f"{name}_norm")
@@ -100,7 +100,7 @@ class LatentAttention(PreNorm):
         b.store(b.rope(position, 1, rope), content, state)
 
     def absorbed(self, b: Ops, w: Weights, q: Value, layer: int) -> Value:
-        """The parts of queries that are not rotated, taken over to the content: [n_heads * kv_lora_rank]."""
+        """The parts of queries that are not rotated, projected to the content: [n_heads * kv_lora_rank]."""
         name, n_heads = f"blk.{layer}.attn_k_b", self.heads(layer)
         if w.has(name):
             return b.linear_heads(q, w.head_matrices(name, n_heads, self.kv_lora_rank, self.nope_dim))

@@ -21,14 +21,14 @@ _GATING: tuple[Scores, ...] = ("softmax", "sigmoid", "softmax_chosen")
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture(PreNorm):
-    """Feed-forwards that are mixtures of experts, perhaps beside one that all tokens take.
+    """Feed-forwards that are mixtures of experts, perhaps with a shared expert, which all tokens take.
 
     The class variables say which keys a file may have; the others have no effect.
     """
 
     mixture: ClassVar[bool] = True
     gating: ClassVar[Scores | None] = "softmax"
-    """What weighs the experts; None: as the file says."""
+    """Which scores weigh the experts; None: as the file says."""
     gating_default: ClassVar[Scores | None] = None
     """What a file that does not say so means; None: such a file is refused."""
     normalized: ClassVar[bool | None] = True
@@ -39,7 +39,7 @@ class Mixture(PreNorm):
     """The values inside an expert: a key of their own; or, where that is missing, those of a dense
     feed-forward shared out among the experts that a token takes, or all of them; whole: always all of them."""
     shared_size: ClassVar[Literal["", "count", "key", "both", "dense"]] = ""
-    """The values inside the feed-forward of all tokens: none; an expert's times a count that the file
+    """The values inside the shared expert: none; an expert's times a count that the file
     has; a key, and perhaps times the count; a key, and where that is missing those of a dense one."""
     may_be_dense: ClassVar[bool] = False
     """Whether a file without experts is a dense model, or refused."""
@@ -58,7 +58,7 @@ class Mixture(PreNorm):
     weights_scale: float
     n_expert_ff: int
     n_shared_ff: int
-    """Values inside the feed-forward that all tokens take; 0: there is none."""
+    """Values inside the shared expert; 0: there is none."""
     n_dense_layers: int
     """Layers at the beginning whose feed-forward is dense."""
 
@@ -91,7 +91,7 @@ class Mixture(PreNorm):
 
     @classmethod
     def read_scores(cls, keys: Keys) -> Scores:
-        """What weighs the experts."""
+        """Which scores weigh the experts."""
         if cls.gating is not None:
             return cls.gating
         number = keys.whole("expert_gating_func", 0, 0, 1 << 16)
@@ -114,7 +114,7 @@ class Mixture(PreNorm):
 
     @classmethod
     def read_shared_ff(cls, keys: Keys, n_expert_ff: int) -> int:
-        """The values inside the feed-forward that all tokens take."""
+        """The values inside the shared expert."""
         count = given = 0
         if cls.shared_size in ("count", "both"):
             count = keys.whole("expert_shared_count", 0, 0, MAX_EXPERTS)
@@ -125,7 +125,7 @@ class Mixture(PreNorm):
         return given if cls.shared_size == "key" else (given or n_expert_ff) * count
 
     def is_dense(self, w: Weights, layer: int) -> bool:
-        """Whether a layer's feed-forward is no mixture."""
+        """Whether a layer's feed-forward is dense."""
         return layer < self.n_dense_layers
 
     def fed_forward(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
@@ -140,7 +140,7 @@ class Mixture(PreNorm):
         return b.mix(self.experts(b, w, x, choice, layer), choice)
 
     def router_logits(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
-        """What speaks for each expert: [n_experts]."""
+        """The router's logits: [n_experts]."""
         return self.project(b, w, x, f"blk.{layer}.ffn_gate_inp", self.n_experts)
 
     def chosen(self, b: Ops, w: Weights, logits: Value, layer: int) -> Choice:
@@ -171,7 +171,7 @@ class Mixture(PreNorm):
         return self.expert_project(b, w, inner, choice, f"{name}down_{kind}", x.n)
 
     def expert_gated(self, b: Ops, gate: Value, up: Value, layer: int) -> Value:
-        """What is between the matrices of an expert."""
+        """The gated activation inside an expert."""
         return b.gated(gate, up, self.activation)
 
     def expert_project(self, b: Ops, w: Weights, x: Value, choice: Choice, name: str, n_rows: int) -> Value:
@@ -195,7 +195,7 @@ class Mixture(PreNorm):
         return gate, up
 
     def shared(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
-        """The feed-forward that all tokens take: [n_embd]."""
+        """The shared expert, which all tokens take: [n_embd]."""
         name = f"blk.{layer}.ffn_"
         up = self.project(b, w, x, f"{name}up_shexp", self.n_shared_ff)
         if w.has(f"{name}gate_shexp"):
@@ -206,12 +206,12 @@ class Mixture(PreNorm):
         return self.project(b, w, inner, f"{name}down_shexp", self.n_embd)
 
     def shared_gated(self, b: Ops, gate: Value, up: Value, layer: int) -> Value:
-        """What is between the matrices of the feed-forward that all tokens take."""
+        """The gated activation inside the shared expert."""
         return b.gated(gate, up, self.activation)
 
 
 class GatedShared(Mixture):
-    """The feed-forward that all tokens take is weighed by a gate of each token."""
+    """The shared expert is weighted by a gate of each token."""
 
     shared_size = "dense"
 

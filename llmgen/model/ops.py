@@ -26,7 +26,7 @@ ChosenKeys: TypeAlias = Any
 Choice: TypeAlias = Any
 """A backend's own class: which experts each token takes, and with which weights."""
 Scores: TypeAlias = Literal["softmax", "sigmoid", "softmax_chosen"]
-"""What weighs experts: the softmax or the sigmoid of the router's logits, or the softmax of those that are chosen."""
+"""The scores that weigh experts: softmax or sigmoid of the router's logits, or softmax of those of the chosen."""
 
 
 class Ops(Protocol):
@@ -71,7 +71,7 @@ class Ops(Protocol):
         """
 
     def store(self, k: Value, v: Value | None, state: StateHandle) -> None:
-        """Concatenate keys [tokens, n_kv_heads * key_dim] and values to a ``KV`` state.
+        """Append keys [tokens, n_kv_heads * key_dim] and values to a ``KV`` state.
 
         To a ``Latent`` state: its position part [tokens, position_dim], and its content as values.
         v: None for a state whose values have the size 0.

@@ -49,7 +49,7 @@ class Mamba2Layer:
         return cls(taps, inner, keys.whole("ssm.state_size", high=MAX_HEADS), n_heads, groups, eps)
 
     def states(self) -> list[State]:
-        """What it remembers: the last inputs of x, B and C, and the heads' state."""
+        """Its states: the last inputs of x, B and C, and the heads' state."""
         inputs = [Recurrent(n, self.taps - 1) for n in self._convolved()]
         return [*inputs, self.memory()]
 
@@ -112,7 +112,7 @@ class MambaLayer:
         )
 
     def states(self) -> list[State]:
-        """What it remembers: the last inputs, and the columns' state."""
+        """Its states: the last inputs, and the columns' state."""
         return [Recurrent(self.inner, self.taps - 1), Recurrent(self.inner, self.state)]
 
     def __call__(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KV:
-    """The keys and values of one attention layer, concatenated token by token.
+    """The keys and values of one attention layer, appended token by token.
 
     window: keys that a query sees, its own included; 0: all of them.  chunked: the window
     does not slide; a query sees the keys from the last multiple of ``window`` on.
@@ -33,7 +33,7 @@ class KV:
 
 @dataclass(frozen=True)
 class Latent:
-    """What the keys and values of all heads of one layer are projected from, concatenated token by token.
+    """What the keys and values of all heads of one layer are projected from, appended token by token.
 
     content_dim: values of the content, from which keys and values are projected (DeepSeek V2's
     compressed c^KV, arXiv:2405.04434); position_dim: values of the rotated part of the keys, which

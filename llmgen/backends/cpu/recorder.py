@@ -221,7 +221,7 @@ class Recorder(ABC):
             self._store(f"cache:values_{state.values.key}", v, state.value_dim, state.value_offset, state)
 
     def _store(self, kernel: str, x: Value, n: int, at: int, state: PlacedKV) -> None:
-        """Emit the step that concatenates x, n numbers a head, to the part of the cache at ``at``."""
+        """Emit the step that appends x, n numbers a head, to the part of the cache at ``at``."""
         first, last = self._head_range(state.n_heads)
         partition = self._head_partition(state.n_heads)
         accesses: list[Access] = [(x, partition, False), (self._cache_written, partition, True)]

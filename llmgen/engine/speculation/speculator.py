@@ -19,7 +19,7 @@ _DRAFT = 0
 
 
 class Speculator:
-    """Guesses for one sequence.  It outlives an answer, as the sequence of a conversation does."""
+    """Guesses for one sequence.  It outlives an answer, like the sequence of a conversation."""
 
     def __init__(self, speculation: Speculation) -> None:
         config = speculation.config

@@ -1,4 +1,4 @@
-"""Whether two models mean the same by their token ids."""
+"""Whether two models have the same vocabulary."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from llmgen.model.weights import Weights
 @architecture("afmoe")
 @dataclass(frozen=True, kw_only=True)
 class AFMoE(GatedAttention, LocalRopes, Mixture, Sandwich):
-    """Gated attention with sliding windows and normed heads, norms before and behind the blocks, experts.
+    """Gated attention with sliding windows and normed heads, norms before and after the blocks, experts.
 
     Every fourth layer does not rotate; the first layers are dense.
     """

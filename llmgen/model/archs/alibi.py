@@ -1,4 +1,4 @@
-"""Models that know positions by ALiBi (arXiv:2108.12409): a score falls with the distance."""
+"""Models with ALiBi (arXiv:2108.12409): a score falls with the distance."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from llmgen.model.weights import Weights
 
 @architecture("bailingmoe")
 class BailingMoE(Mixture):
-    """Llama with experts beside a feed-forward for all tokens; a head's scores are scaled by what rotates of it."""
+    """Llama with experts and a shared expert; scores are scaled by the size of a head's rotated part."""
 
     models = "Ling Lite and Plus, Ring Lite"
     neox, shared_size = False, "count"
@@ -27,7 +27,7 @@ class BailingMoE(Mixture):
 @architecture("bailingmoe2")
 @dataclass(frozen=True, kw_only=True)
 class BailingMoE2(DraftLayers, Mixture):
-    """Experts in groups beside a feed-forward for all tokens, normed heads; the first layers are dense."""
+    """Experts in groups and a shared expert, normed heads; the first layers are dense."""
 
     models = "Ling and Ring 2.0 Mini, Flash and 1T"
     normed_heads, leading_dense, shared_size = True, True, "both"

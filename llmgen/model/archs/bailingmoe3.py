@@ -34,7 +34,7 @@ class BailingMoE3(DraftLayers, PerLayer, Mixture, Hybrid, Sections, LatentAttent
     expert_limits: tuple[float, ...]
     """For each layer the largest value inside an expert, for the gate's silu and for what it gates; 0: none."""
     other_limits: tuple[float, ...]
-    """The same for feed-forwards without experts and for the one that all tokens take."""
+    """The same for dense feed-forwards and for the shared expert."""
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:

@@ -39,7 +39,7 @@ class CommandR(LayerNorms, LayerNormedHeads, Parallel):
 @architecture("cohere2")
 @dataclass(frozen=True, kw_only=True)
 class Cohere2(Windowed, CommandR):
-    """Command R with sliding windows; the layers that see everything do not rotate."""
+    """Command R with sliding windows; the layers with full attention do not rotate."""
 
     models = "Command R7B, Command A, Aya Vision and Command A Vision (text)"
     window_default = None
@@ -52,9 +52,9 @@ class Cohere2(Windowed, CommandR):
 @architecture("cohere2moe")
 @dataclass(frozen=True, kw_only=True)
 class Cohere2MoE(DraftLayers, Windowed, Parallel, Mixture):
-    """Attention beside experts, of which and of a feed-forward for all tokens the mean is taken; sliding windows.
+    """Attention beside the mean of experts and a shared expert; sliding windows.
 
-    The first layers are dense.  Layers that see everything do not rotate, unless they are dense.
+    The first layers are dense.  Layers with full attention do not rotate, unless they are dense.
     The norms are RMS norms or, where the file has no epsilon for these, layer norms.
     """
 

@@ -8,7 +8,7 @@ from llmgen.model.mixtures import Mixture
 
 @architecture("deepseek")
 class DeepSeek(Mixture):
-    """Llama with many small experts beside a feed-forward for all tokens; the first layers are dense."""
+    """Llama with many small experts and a shared one; the first layers are dense."""
 
     models = "DeepSeek MoE 16B"
     neox, normalized, scaled = False, False, True

@@ -21,7 +21,7 @@ from llmgen.model.weights import Weights
 @architecture("deepseek2")
 @dataclass(frozen=True, kw_only=True)
 class DeepSeek2(DraftLayers, LatentAttention, Mixture):
-    """Latent attention; experts beside a feed-forward for all tokens; the first layers are dense.
+    """Latent attention; experts and a shared expert; the first layers are dense.
 
     YaRN's magnitude multiplies the scores: with the log multiplier m and the factor s of a file by
     (1 + m ln s)^2 (llama.cpp's src/models/deepseek2.cpp, discussion 7416).

@@ -8,7 +8,7 @@ from llmgen.model.mixtures import Mixture
 
 @architecture("dots1")
 class Dots1(Mixture):
-    """Qwen 3 with experts beside a feed-forward for all tokens; the first layers are dense."""
+    """Qwen 3 with experts and a shared expert; the first layers are dense."""
 
     models = "dots.llm1 142B A14B"
     normed_heads, leading_dense, shared_size = True, True, "count"

@@ -24,7 +24,7 @@ class Ernie45(PreNorm):
 @architecture("ernie4_5-moe")
 @dataclass(frozen=True, kw_only=True)
 class Ernie45MoE(Mixture):
-    """Llama with experts in every n-th layer, perhaps beside a feed-forward for all tokens."""
+    """Llama with experts in every n-th layer, perhaps with a shared expert."""
 
     models = "ERNIE 4.5 21B A3B and 300B A47B"
     neox, output_bias = False, False

@@ -15,10 +15,10 @@ from llmgen.model.weights import Weights
 
 @architecture("exaone4")
 class Exaone4(Windowed, PostNorm):
-    """Norms behind the blocks and over each head of q and k.
+    """Norms after the blocks and over each head of q and k.
 
     In the model of 64 layers three of four have a sliding window, and the others do not
-    rotate; in other sizes all layers rotate and see everything, whatever the file says
+    rotate; in other sizes all layers rotate and have full attention, whatever the file says
     about windows (llama.cpp, src/models/exaone4.cpp).
     """
 

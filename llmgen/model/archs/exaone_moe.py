@@ -17,7 +17,7 @@ from llmgen.model.weights import Weights
 @architecture("exaone-moe")
 @dataclass(frozen=True, kw_only=True)
 class ExaoneMoE(DraftLayers, Windowed, Mixture):
-    """Normed heads, sliding windows, experts; layers that see everything do not rotate, the first ones are dense."""
+    """Normed heads, sliding windows, experts; layers with full attention do not rotate, the first ones are dense."""
 
     models = "K-EXAONE 236B A23B"
     normed_heads, window_default = True, None

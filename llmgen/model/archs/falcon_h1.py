@@ -19,7 +19,7 @@ from llmgen.model.weights import Weights
 @architecture("falcon-h1")
 @dataclass(frozen=True, kw_only=True)
 class FalconH1(Hybrid):
-    """Each layer adds what its heads found to what its Mamba 2 made of the same input."""
+    """Attention and Mamba 2 side by side in each layer, on the same input."""
 
     models = "Falcon H1 0.5B to 34B"
     output_bias = False

@@ -1,4 +1,4 @@
-"""Models that gate what their heads have found, and other ones without norm weights."""
+"""Models whose attention is gated, and models whose norms have no weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llmgen.model.weights import Weights
 
 
 class GatedAttention(PreNorm):
-    """What the heads found is multiplied by the sigmoid of a projection of the layer's input."""
+    """The attention's output is multiplied by the sigmoid of a projection of the layer's input."""
 
     def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
         qkv = self.projections(b, w, x, layer)
@@ -26,7 +26,7 @@ class GatedAttention(PreNorm):
         return self.attention_output(b, w, self.gated_heads(b, a, gate), layer)
 
     def gated_heads(self, b: Ops, a: Value, gate: Value) -> Value:
-        """What the heads found, gated."""
+        """The attention's output, gated."""
         return b.gate_heads(a, gate) if gate.n < a.n else b.gated(gate, a, "sigmoid")
 
     def gates(self, w: Weights, layer: int) -> int:
@@ -37,7 +37,7 @@ class GatedAttention(PreNorm):
 @architecture("muse-glimmer")
 @dataclass(frozen=True, kw_only=True)
 class MuseGlimmer(GatedAttention, Windowed, Sandwich):
-    """Normed embeddings and heads, gated attention; the layers that see everything do not rotate."""
+    """Normed embeddings and heads, gated attention; the layers with full attention do not rotate."""
 
     models = "Muse Glimmer"
     neox, normed_heads = False, True
@@ -105,7 +105,7 @@ class Spark25(GatedAttention, Windowed):
 class Talkie(NormedAfterRope, PreNorm):
     """Norms without weights; heads are normed after the rotation, the queries' times a number for each head.
 
-    Behind each layer the normed embedding is added again, times a number of the layer's own.
+    After each layer the normed embedding is added again, times a number of the layer's own.
     """
 
     models = "Talkie"

@@ -21,7 +21,7 @@ class ChatGLM(PreNorm):
 
 @architecture("glm4")
 class GLM4(Sections, Sandwich):
-    """Norms before and behind the blocks, rotary positions on pairs; with images on halves and four axes."""
+    """Norms before and after the blocks, rotary positions on pairs; with images on halves and four axes."""
 
     models = "GLM-4 0414 9B and 32B, GLM-Z1, GLM-4.1V Thinking (text)"
     neox, ff_kind = False, "fused"
@@ -31,7 +31,7 @@ class GLM4(Sections, Sandwich):
 @architecture("glm4moe")
 @dataclass(frozen=True, kw_only=True)
 class GLM4MoE(DraftLayers, Sections, Mixture):
-    """Llama with experts beside one feed-forward for all tokens; heads may be normed; the first layers are dense."""
+    """Llama with experts and a shared expert; heads may be normed; the first layers are dense."""
 
     models = "GLM-4.5, 4.6 and 4.7, GLM-4.5 Air, GLM-4.5V and 4.6V (text), Solar Open"
     ff_norm, sections_required, leading_dense = "post_attention_norm", False, True

@@ -83,7 +83,7 @@ class Granite(Scaled, Mixture):
 @architecture("granitemoe")
 @dataclass(frozen=True, kw_only=True)
 class GraniteMoE(Scaled, Mixture):
-    """Granite with experts, perhaps beside a feed-forward for all tokens; without experts it is the same."""
+    """Granite with experts, perhaps with a shared expert; without experts it is the same."""
 
     models = "Granite 3.x MoE 1B A400M and 3B A800M"
     expert_size, shared_size, may_be_dense = "whole", "key", True

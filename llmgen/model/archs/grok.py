@@ -17,7 +17,7 @@ from llmgen.model.weights import Weights
 @architecture("grok")
 @dataclass(frozen=True, kw_only=True)
 class Grok(Mixture):
-    """Norms before and behind the blocks, soft caps, scaled embeddings and logits, experts with gelu.
+    """Norms before and after the blocks, soft caps, scaled embeddings and logits, experts with gelu.
 
     Grok 2 has a dense feed-forward beside the experts, and takes the mean of both times the root of 2.
     """

@@ -15,7 +15,7 @@ from llmgen.model.weights import Weights
 @architecture("grovemoe")
 @dataclass(frozen=True, kw_only=True)
 class GroveMoE(Mixture):
-    """Qwen 3 with experts whose result goes through small ones, which neighbours share, and is added to theirs."""
+    """Qwen 3 with experts, to whose output is added what small experts, shared by neighbours, make of it."""
 
     models = "GroveMoE 33B"
     normed_heads, expert_size = True, "divided"

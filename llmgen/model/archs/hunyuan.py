@@ -33,7 +33,7 @@ class Hunyuan(NormedAfterRope, Sections):
 
 @architecture("hunyuan-moe")
 class HunyuanMoE(NormedAfterRope, Mixture):
-    """Hunyuan with experts beside a feed-forward for all tokens."""
+    """Hunyuan with experts and a shared expert."""
 
     models = "Hunyuan A13B"
     expert_size, shared_size = "whole", "dense"

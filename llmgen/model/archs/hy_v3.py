@@ -13,7 +13,7 @@ from llmgen.model.mixtures import ByTensors
 @architecture("hy_v3")
 @dataclass(frozen=True, kw_only=True)
 class HyV3(DraftLayers, ByTensors):
-    """Qwen 3 with experts beside a feed-forward for all tokens; some layers are dense."""
+    """Qwen 3 with experts and a shared expert; some layers are dense."""
 
     models = "Hy 3"
     normed_heads, expert_size, choice_bias = True, "divided", "exp_probs_b"

@@ -20,7 +20,7 @@ from llmgen.model.weights import Weights
 @architecture("jamba")
 @dataclass(frozen=True, kw_only=True)
 class Jamba(PerLayer, Mixture, Hybrid):
-    """Mamba with normed step, B and C where a layer has no key heads; attention that knows no positions elsewhere.
+    """Layers without key heads are Mamba with normed step, B and C; the others have attention without positions.
 
     A layer with a router has experts.
     """

@@ -1,4 +1,4 @@
-"""Kimi K3: Kimi Linear in which layers also choose among what earlier ones began with."""
+"""Kimi K3: Kimi Linear whose residuals are weighted means of the inputs of earlier blocks of layers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from llmgen.model.weights import Weights
 @dataclass(frozen=True, kw_only=True)
 class KimiK3(KimiLinear):
     """Kimi Linear with gated latent attention, narrow experts, gates bounded by tanh, and residuals that are a
-    weighted mean of what blocks of layers began with."""
+    weighted mean of the inputs of blocks of layers."""
 
     models = "Kimi K3"
     normalized = None
 
     block_size: int
-    """Layers of a block, behind which the sum of residuals starts anew; 0: one sum for all."""
+    """Layers of a block, after which the sum of residuals starts anew; 0: one sum for all."""
     gate_bound: float
     value_bound: float
-    """Of what a feed-forward's gate and value become; 0 of the value: none."""
+    """Bounds of a feed-forward's gate and value; 0 for the value: none."""
     latent: int
-    """Width of what the experts get, where it is narrower than the model."""
+    """Width of the experts' input, where it is narrower than the model."""
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
@@ -58,7 +58,7 @@ class KimiK3(KimiLinear):
     def residual_block(
         self, b: Ops, w: Weights, x: Value, layer: int, states: Any, rope: Rope, begun: list[Value]
     ) -> Value:
-        """One layer; begun: what each block began with, to which this one adds."""
+        """One layer; begun: the inputs of the blocks so far, to which this one may add."""
         name = f"blk.{layer}."
         begins = self.block_size > 0 and layer % self.block_size == 0
         h = self.norm(b, w, self.mean(b, w, x, begun, name + "attn_res_score"), name + "attn_norm")
@@ -70,9 +70,9 @@ class KimiK3(KimiLinear):
         return b.add(x, self.fed_forward(b, w, h, layer))
 
     def mean(self, b: Ops, w: Weights, x: Value, begun: Sequence[Value], name: str) -> Value:
-        """x and what blocks began with, weighed by the softmax of scores.
+        """The mean of x and the inputs of blocks, weighted by the softmax of their scores.
 
-        One after another: a new one's share is the sigmoid of its score minus the logarithm of the
+        They are added one by one: a new one's share is the sigmoid of its score minus the logarithm of the
         sum of e^score so far, which then grows by the softplus of that difference.
         """
         if not begun:

@@ -21,7 +21,7 @@ from llmgen.model.weights import Weights
 @architecture("kimi-linear")
 @dataclass(frozen=True, kw_only=True)
 class KimiLinear(PerLayer, Mixture, Hybrid, LatentAttention):
-    """Delta attention where a layer has no key heads, else latent attention that knows no positions; experts."""
+    """Delta attention where a layer has no key heads, else latent attention without positions; experts."""
 
     models = "Kimi Linear 48B A3B"
     gating, leading_dense, scaled, shared_size = None, True, True, "count"

@@ -18,7 +18,7 @@ from llmgen.model.weights import Weights
 @architecture("laguna")
 @dataclass(frozen=True, kw_only=True)
 class Laguna(GatedAttention, PerLayer, LocalRopes, Mixture):
-    """Gated attention with sliding windows and normed heads, experts beside a feed-forward for all tokens.
+    """Gated attention with sliding windows and normed heads, experts and a shared expert.
 
     The first layers are dense; heads differ from layer to layer.  Layers with the window
     rotate with numbers of their own, and are not scaled.

@@ -19,14 +19,14 @@ from llmgen.model.weights import Weights
 
 @dataclass(frozen=True)
 class ShortConvolution:
-    """The last few tokens of each column, weighed; a projection of the input gates them before, another one behind."""
+    """A short convolution, gated by one projection of the input before and by another after."""
 
     n_embd: int
     taps: int
     """Tokens that it sees."""
 
     def states(self) -> list[State]:
-        """What it remembers: the last inputs."""
+        """Its states: the last inputs."""
         return [Recurrent(self.n_embd, self.taps - 1)]
 
     def __call__(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:

@@ -1,4 +1,4 @@
-"""Llama (arXiv:2302.13971) and what differs from it in a word or two."""
+"""Llama (arXiv:2302.13971) and architectures that differ from it in a detail or two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama 4: windows that begin at their multiples, layers without rotation, experts in every n-th layer."""
+"""Llama 4: attention within chunks, layers without rotation, experts in every n-th layer."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Llama4(Windowed, Mixture):
         rope: Rope,
         **scores: Any,
     ) -> Value:
-        """Heads that rotate are normed behind the rotation, without weights."""
+        """Heads that rotate are normed after the rotation, without weights."""
         if rope is NOPE or self.n_experts == self.many_experts:
             return super().attend(b, w, qkv, layer, state, rope, **scores)
         q, k, v = self.rotated(b, w, qkv, layer, rope, 1.0, None)

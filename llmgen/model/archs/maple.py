@@ -18,7 +18,7 @@ from llmgen.model.weights import Weights
 @architecture("maple")
 @dataclass(frozen=True, kw_only=True)
 class Maple(LocalRopes, Mixture):
-    """Qwen 3 with experts whose gates and values are clamped; layers that see everything do not rotate."""
+    """Qwen 3 with experts whose gates and values are clamped; layers with full attention do not rotate."""
 
     models = "Maple"
     normed_heads, window_default, window_period = True, None, 0

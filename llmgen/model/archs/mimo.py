@@ -17,7 +17,7 @@ from llmgen.model.weights import Weights
 @architecture("mimo2")
 @dataclass(frozen=True, kw_only=True)
 class MiMo2(DraftLayers, PerLayer, LocalRopes, ByTensors):
-    """Sliding windows with attention sinks, heads that differ from layer to layer, experts without a common one."""
+    """Sliding windows with attention sinks, heads that differ from layer to layer, experts without a shared one."""
 
     models = "MiMo V2 Flash"
     window_default, window_period, local_base_default, local_scaled = None, 0, 10000.0, False

@@ -9,7 +9,7 @@ from llmgen.model.mixtures import Mixture
 
 @architecture("minimax-m2")
 class MiniMaxM2(NormedWidth, Mixture):
-    """Experts with a bias on their choice; q and k are normed over their whole width; half of a head rotates."""
+    """Experts chosen with a bias; q and k are normed over their whole width; half of a head rotates."""
 
     models = "MiniMax M2 and M2.1"
     gating, expert_size = None, "whole"

@@ -28,7 +28,7 @@ class LightningAttention:
     eps: float
 
     def states(self) -> list[State]:
-        """What it remembers: the heads' state."""
+        """Its states: the heads' state."""
         return [Recurrent(self.head_dim, self.n_heads * self.head_dim)]
 
     def __call__(self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle]) -> Value:
@@ -53,7 +53,7 @@ class LightningAttention:
 class MiniMax01(Mixture, Hybrid):
     """Lightning attention, softmax attention in some layers, and experts.
 
-    Parts are added to what the norm before them gave, not to what came before it.
+    What attention and experts give is added to the output of the norm before them, not to its input.
     """
 
     models = "MiniMax Text 01, MiniMax M1"

@@ -21,7 +21,7 @@ from llmgen.model.weights import Weights
 @architecture("nemotron_h")
 @dataclass(frozen=True, kw_only=True)
 class NemotronH(DraftLayers, PerLayer, Hybrid):
-    """Each layer has one part: a feed-forward with the square of ReLU, else attention that knows no positions
+    """Each layer has one part: a feed-forward with the square of ReLU, else attention without positions
     where there are key heads, else Mamba 2."""
 
     models = "Nemotron H 4B to 56B, Nemotron Nano 2 9B (dense)"
@@ -58,14 +58,14 @@ class NemotronH(DraftLayers, PerLayer, Hybrid):
 @architecture("nemotron_h_moe")
 @dataclass(frozen=True, kw_only=True)
 class NemotronHMoE(Mixture, NemotronH):
-    """Nemotron H with experts, perhaps narrower than the model, and a feed-forward beside them."""
+    """Nemotron H with experts, perhaps narrower than the model, and a shared expert."""
 
     models = "Nemotron 3 Nano 30B A3B and Super 120B A12B"
     gating, normalized, scaled = "sigmoid", None, True
     may_be_dense, shared_size = True, "key"
 
     latent: int
-    """Width of what the experts get, where it is narrower than the model."""
+    """Width of the experts' input, where it is narrower than the model."""
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:

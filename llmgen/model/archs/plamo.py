@@ -58,7 +58,7 @@ class PlamoMixer(Mamba2Layer):
 @architecture("plamo2")
 @dataclass(frozen=True, kw_only=True)
 class Plamo2(PerLayer, Hybrid, Sandwich):
-    """Mamba 2 where a layer has no key heads, else attention with normed heads; norms before and behind the blocks."""
+    """Mamba 2 where a layer has no key heads, else attention with normed heads; norms before and after the blocks."""
 
     models = "PLaMo 2 1B to 8B"
     ff_kind = "fused"
@@ -82,7 +82,7 @@ class Plamo2(PerLayer, Hybrid, Sandwich):
 @architecture("plamo3")
 @dataclass(frozen=True, kw_only=True)
 class Plamo3(Windowed, Sandwich):
-    """Norms before and behind the blocks, normed heads, sliding windows with a rotation of their own."""
+    """Norms before and after the blocks, normed heads, sliding windows with a rotation of their own."""
 
     models = "PLaMo 3 2B to 31B"
     normed_heads, ff_kind = True, "fused"

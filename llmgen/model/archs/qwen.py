@@ -46,7 +46,7 @@ class Qwen3(PreNorm):
 
 @architecture("qwen2moe")
 class Qwen2MoE(GatedShared):
-    """Qwen 2 with experts, and a feed-forward beside them that each token weighs with a gate of its own."""
+    """Qwen 2 with experts and a gated shared expert."""
 
     models = "Qwen 1.5 MoE A2.7B, Qwen 2 57B A14B"
     normalized, expert_size = False, "divided"

@@ -78,7 +78,7 @@ class Qwen35(DeltaHybrid, Sections):
 @architecture("qwen35moe")
 @dataclass(frozen=True, kw_only=True)
 class Qwen35MoE(GatedShared, Qwen35):
-    """Qwen 3.5 with experts, and a feed-forward beside them that each token weighs with a gate of its own."""
+    """Qwen 3.5 with experts and a gated shared expert."""
 
     models = "Qwen 3.5 35B A3B to 397B A17B (text)"
     expert_size = "divided"

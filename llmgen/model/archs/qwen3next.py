@@ -36,8 +36,8 @@ class NextDeltaNet(DeltaNet):
 @architecture("qwen3next")
 @dataclass(frozen=True, kw_only=True)
 class Qwen3Next(GatedShared, DeltaHybrid):
-    """Gated delta nets, and in every fourth layer attention whose results are gated; experts, and a gated
-    feed-forward beside them."""
+    """Gated delta nets, and in every fourth layer attention whose results are gated; experts and a
+    gated shared expert."""
 
     models = "Qwen 3 Next 80B A3B, Qwen 3 Coder Next"
     expert_size = "divided"

@@ -20,7 +20,7 @@ from llmgen.model.weights import Weights
 class SmallThinker(LocalRopes, Mixture):
     """Experts with ReLU that are chosen by the layer's input, before the attention.
 
-    With sliding windows the first of four layers sees everything and does not rotate; the
+    With sliding windows the first of four layers has full attention and does not rotate; the
     window is 4096 whatever the file says (llama.cpp, src/models/smallthinker.cpp).
     """
 

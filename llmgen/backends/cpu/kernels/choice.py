@@ -1,7 +1,7 @@
-"""Natives for the sampler: a whole step in one call, whatever samplers there are in whatever order.
+"""A whole sampling step in one call, whatever the samplers and their order.
 
-In numpy a step takes dozens of calls, each of which finds its code pushed out of the caches
-by the model's weights (tests/naive/sampling says what is computed in that way).  ``args`` is
+In numpy a step takes dozens of calls, and the model's weights have pushed the code of each
+out of the caches (tests/naive/sampling is that version, the oracle of the tests).  ``args`` is
 the address of the table ``Step``; a stage is the address of its record: see sampling_arguments.py.
 """
 
@@ -43,10 +43,10 @@ _xtc, _temperature = offsets(Xtc, 1), offsets(Temperature, 1)
 
 @native(I(I, I, I))
 def choose(x: int, n: int, args: int) -> int:
-    """One sampling step: the token; -1 where the largest logit, which PEAK tells, is no finite number.
+    """One sampling step: the token; -1 where the largest logit, which PEAK tells, is not finite.
 
-    COUNT candidates are left then: all if WHOLE, else those in IDS; their logits are in WORK, if MOVED,
-    else at ``x``, and are to be made less by PEAK and divided by DIVISOR.
+    It leaves COUNT candidates: all if WHOLE, else those in IDS.  Their logits are in WORK if MOVED, else
+    at ``x``; PEAK is still to be subtracted from them, and DIVISOR to divide them.
     """
     work, ids = load_i64(args + AT.work), load_i64(args + AT.ids)
     v, m, whole = biased(x, n, args), n, True

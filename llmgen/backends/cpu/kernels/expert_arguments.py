@@ -35,7 +35,7 @@ class Choose(NamedTuple):
 
 
 SCORES = ("softmax", "sigmoid", "softmax_chosen")
-"""What weighs the experts, as in ``model.ops``."""
+"""Which scores weigh the experts, as in ``model.ops``."""
 
 
 def choose_scratch(n_experts: int, n_groups: int) -> int:
