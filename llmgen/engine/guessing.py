@@ -1,4 +1,4 @@
-"""What the next run is to compute beside the tokens chosen last: guesses for each answer that may have some."""
+"""Guesses for the next run: the tokens that may follow the one each answer has chosen last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request that a scheduler is at work on."""
+"""A request that a scheduler is working on."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RequestState:
         self.sequence = sequence
         self.speculator = speculator
         self.guesses: list[Guess] = []
-        """What the next run is to compute beside the token chosen last."""
+        """Tokens that the next run computes after the one chosen last."""
         self.limits = Limits(completion.params.timeout)
         self.error: LLMGenError | None = None
         self.keeps_sequence = keeps_sequence

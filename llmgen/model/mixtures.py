@@ -30,21 +30,21 @@ class Mixture(PreNorm):
     gating: ClassVar[Scores | None] = "softmax"
     """Which scores weigh the experts; None: as the file says."""
     gating_default: ClassVar[Scores | None] = None
-    """What a file that does not say so means; None: such a file is refused."""
+    """The scores of a file without that key; None: such a file is refused."""
     normalized: ClassVar[bool | None] = True
     """Whether the weights of the chosen experts are divided by their sum; None: as the file says."""
     scaled: ClassVar[bool] = False
     """Whether the file may scale the weights."""
     expert_size: ClassVar[Literal["required", "divided", "given", "whole"]] = "required"
-    """The values inside an expert: a key of their own; or, where that is missing, those of a dense
-    feed-forward shared out among the experts that a token takes, or all of them; whole: always all of them."""
+    """Where the width of an expert comes from.  required: a key; divided and given: where that is missing, the
+    dense feed-forward's width, divided by the experts that a token takes or as it is; whole: always as it is."""
     shared_size: ClassVar[Literal["", "count", "key", "both", "dense"]] = ""
-    """The values inside the shared expert: none; an expert's times a count that the file
-    has; a key, and perhaps times the count; a key, and where that is missing those of a dense one."""
+    """Where the width of the shared expert comes from.  "": there is none; count: an expert's times a count
+    in the file; key: a key; both: a key, else an expert's, times the count; dense: a key, else the dense width."""
     may_be_dense: ClassVar[bool] = False
     """Whether a file without experts is a dense model, or refused."""
     choice_bias: ClassVar[str] = "exp_probs_b.bias"
-    """The name of what a file may add to the scores for the choice."""
+    """The tensor that a file may have to add to the scores, for the choice only."""
     leading_dense: ClassVar[bool] = False
     """Whether the first layers may be dense."""
 
@@ -52,7 +52,7 @@ class Mixture(PreNorm):
     """0: the model is dense."""
     n_used: int
     expert_groups: tuple[int, int]
-    """How many groups the experts lie in, and out of how many of them a token's are chosen."""
+    """How many groups there are, and how many of them a token chooses its experts from."""
     expert_scores: Scores
     weights_normalized: bool
     weights_scale: float

@@ -249,6 +249,17 @@ class Recorder(ABC):
         last = FIELDS["positions" if state.causal else "run_ends"]
         return {"window": -state.window if state.chunked else state.window, "last": 8 * last}
 
+    def _cached(self, state: PlacedKV) -> dict[str, int]:
+        """Where a state's keys and values lie, and what a token sees of them, as arguments of attention."""
+        return {
+            "key_dim": state.key_dim,
+            "value_dim": state.value_dim,
+            "k_at": state.key_offset,
+            "v_at": state.value_offset,
+            "blocks": state.blocks,
+            **self._seen(state),
+        }
+
     @abstractmethod
     def _attended(self, q: Value, state: PlacedKV, n_heads: int, scores: dict[str, Any]) -> Value:
         """``attend``; scores: the kernel's arguments that change the scores."""
@@ -276,12 +287,7 @@ class Recorder(ABC):
             q=q,
             n_kv=state.n_heads,
             group=group,
-            key_dim=state.key_dim,
-            value_dim=state.value_dim,
-            k_at=state.key_offset,
-            v_at=state.value_offset,
-            blocks=state.blocks,
-            **self._seen(state),
+            **self._cached(state),
             **scores,
             out=out,
             scratch=scratch,
