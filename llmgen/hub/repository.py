@@ -70,10 +70,13 @@ def _architecture(info: Any, files: Iterable[File]) -> str | None:
 
 
 def _ask(reference: HubReference) -> Any:
+    url, token = (
+        web.endpoint(),
+        web.token(),
+    )  # the address first: huggingface_hub does not load with a bad one
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
-    url, token = web.endpoint(), web.token()
     try:
         with web.connecting(url):
             return HfApi(library_name="llmgen").model_info(

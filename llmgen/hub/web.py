@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
-from llmgen.errors import DownloadError, shown
+from llmgen.errors import DownloadError, UsageError, shown
 from llmgen.hub.settings import constants
 
 if TYPE_CHECKING:
@@ -32,8 +32,19 @@ class NotReached(ConnectionBroken):
 
 
 def endpoint() -> str:
-    """The hub's address: $HF_ENDPOINT, else huggingface.co."""
-    return constants().ENDPOINT
+    """The hub's address: $HF_ENDPOINT, else huggingface.co.  Raises UsageError where it is none."""
+    address = str(constants().ENDPOINT)
+    try:
+        parts = urlsplit(address)
+        is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_web = False
+    if not is_web:
+        raise UsageError(
+            f"HF_ENDPOINT is {shown(address)}, expected the address of a hub, such as https://huggingface.co; "
+            "correct it, or unset it"
+        )
+    return address
 
 
 def token() -> str | None:
@@ -56,6 +67,7 @@ def open_body(url: str, headers: Mapping[str, str], token: str | None) -> Iterat
 
     Raises ConnectionBroken, and DownloadError for what no second try mends.
     """
+    timeout = constants().HF_HUB_DOWNLOAD_TIMEOUT  # before anything of huggingface_hub: it says what is wrong
     from huggingface_hub.utils import get_session
 
     home = _origin(url)
@@ -66,9 +78,7 @@ def open_body(url: str, headers: Mapping[str, str], token: str | None) -> Iterat
             sent["Authorization"] = f"Bearer {token}"
         with connecting(url):
             client = get_session()
-            request = client.build_request(
-                "GET", url, headers=sent, timeout=constants().HF_HUB_DOWNLOAD_TIMEOUT
-            )
+            request = client.build_request("GET", url, headers=sent, timeout=timeout)
             answer = client.send(request, stream=True, follow_redirects=False)
         try:
             target = answer.headers.get("Location")

@@ -111,7 +111,10 @@ def test_errors_are_one_sentence(place: Place) -> None:
     assert "cannot reach 127.0.0.1:9" in refused(
         place.run("run", "o/r", "hi", HF_ENDPOINT="http://127.0.0.1:9")
     )
-    assert "cannot be asked" in refused(place.run("run", "o/r", "hi", HF_ENDPOINT="nonsense"))
+    for address in ("nonsense", "ftp://x", "http://h:99999", "http://[bad"):
+        assert "HF_ENDPOINT" in refused(place.run("run", "o/r", "hi", HF_ENDPOINT=address), 2)
+    url = f"{place.hub.files_url}/m.gguf"
+    assert "HF_ENDPOINT" in refused(place.run("run", url, "hi", HF_ENDPOINT="http://[bad"), 2)
     for arguments in (("list",), ("run", "o/r", "hi")):
         assert "cannot be read: " in refused(place.run(*arguments, HF_HUB_ETAG_TIMEOUT="ten"), 2)
     assert "HF_HUB_OFFLINE" in refused(place.run("run", "o/r", "hi", HF_HUB_OFFLINE="1"))
