@@ -95,8 +95,8 @@ def speculative_config(
     )
     if draft is not None:
         given["draft"] = draft
-    if lookup:
-        given["lookup"] = True
+    if lookup is not False:
+        given["lookup"] = lookup
     chosen = SpeculativeConfig(**given)
     if chosen.guesses:
         return chosen

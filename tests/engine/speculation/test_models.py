@@ -144,6 +144,8 @@ def test_what_cannot_be_honoured_is_refused(tmp_path):
         LLM(path, speculation=SpeculativeConfig(k=2))
     with pytest.raises(UsageError, match="speculation must be a SpeculativeConfig, not dict"):
         LLM(path, speculation={"k": 2})
+    with pytest.raises(UsageError, match=r"lookup \(--lookup\) must be True or False, not 'no'"):
+        LLM(path, lookup="no")
     with pytest.raises(UsageError, match="another vocabulary"):
         LLM(path, draft=build_arch("llama-dense"))
     for wrong in (
