@@ -125,8 +125,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "with the tensor blk.0.ffn_up_exps.weight",
     ),
     "an architecture with other keys": (
-        {"architecture": "mamba", "keys": {"attention.head_count": ("uint32", 0)}},
-        r"architecture 'mamba' is not supported; use a model of another one.*docs/architectures.md lists all \d+",
+        {"architecture": "rwkv6", "keys": {"attention.head_count": ("uint32", 0)}},
+        r"architecture 'rwkv6' is not supported; use a model of another one.*docs/architectures.md lists all \d+",
     ),
     "an architecture with neighbours": ({"architecture": "qwen2v"}, "qwen2vl, qwen2.* are nearest in name"),
     "fewer layers than tensors": (
