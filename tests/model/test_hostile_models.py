@@ -76,7 +76,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a turned matrix": (tensor("blk.0.attn_q.weight", np.ones((64, 32), np.float32)), "has the shape"),
     "a norm with two axes": (tensor("blk.0.attn_norm.weight", np.ones((32, 2), np.float32)), "has the shape"),
     "a short norm": (tensor("blk.0.attn_norm.weight", lambda x: x[:-1]), "has the shape"),
-    "a quantized norm": (tensor("output_norm.weight", np.zeros(34, np.uint8)), "type Q8_0, expected F32"),
     "whole numbers": (tensor("blk.0.ffn_up.weight", lambda x: x.astype(np.int32)), "cannot multiply by"),
     "causal in words": ({"keys": {"attention.causal": ("string", "no")}}, "causal is 'no', expected True"),
     "an encoder": ({"keys": {"attention.causal": ("bool", False)}}, "causal is False, expected True"),
