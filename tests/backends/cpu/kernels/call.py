@@ -60,6 +60,13 @@ def levels() -> list[str]:
     return found
 
 
+def lower_float_levels() -> list[str]:
+    """Of the levels below the best one, those that compute floats in another way: amx does it as avx512vnni,
+    avxvnni as avx2."""
+    best, *lower = levels()
+    return [level for level in lower if level in ("avx2", "generic") and (best, level) != ("avxvnni", "avx2")]
+
+
 def require(names: list[str], level: str | None = None) -> KernelLibrary:
     """Compile or load many kernels at once, which several processes do in parallel."""
     library = KernelLibrary.for_level(level)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels.caches import NO_WINDOW, Cache, generate, prompt
-from kernels.call import levels, require
+from kernels.call import lower_float_levels, require
 
 from llmgen.backends.cpu.kernels.kv import TABLE, attention_kernel, kinds_of
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
@@ -207,13 +207,13 @@ def test_threads_chunks_and_company_do_not_change_a_bit(kind: str) -> None:
     np.testing.assert_array_equal(both[1:], alone)
 
 
-@pytest.mark.parametrize("level", levels()[1:])
+@pytest.mark.parametrize("level", lower_float_levels())
 def test_lower_levels(level: str) -> None:
     """The loads of every kind differ between processors, the bits do not."""
     n, rng, kinds = (
         KEY_BLOCK + 21,
         np.random.default_rng(7),
-        ("f16 f32", "q8_0 q4_0", "q4_0 q8_0", "nf4 bf16"),
+        MIXED,
     )
     require([*kernels(kinds), "attention:combine"], level)
     q, k, v = (rng.normal(0, 1, (n, heads, 40)).astype(np.float32) for heads in (14, 2, 2))

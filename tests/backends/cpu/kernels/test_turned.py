@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernels.call import ControlBlock, aligned, levels, require, step
+from kernels.call import ControlBlock, aligned, lower_float_levels, require, step
 from kernels.matrices import Matrix, random_matrix, ranges, sizes
 
 KEYS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q5_1", "q4_k", "q6_k", "iq4_xs")
@@ -55,7 +55,7 @@ def test_every_size_and_number_of_threads(key: str) -> None:
             np.testing.assert_array_equal(turned(m, x[4:5]), ours[4:5])
 
 
-@pytest.mark.parametrize("level", levels()[1:])
+@pytest.mark.parametrize("level", lower_float_levels())
 def test_lower_levels(level: str) -> None:
     rng = np.random.default_rng(2)
     for key in ("f32", "q8_0", "q4_k"):
