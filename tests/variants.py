@@ -33,6 +33,7 @@ STACKED = {f"blk.{i}.attn_qkv.weight": [256, 768] for i in range(2)}
 STACKED_BIAS = {f"blk.{i}.attn_qkv.bias": [768] for i in range(2)}
 QKV_WEIGHTS = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
 QKV_BIASES = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
+FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
 PATTERN = "attention.sliding_window_pattern"
 
 
@@ -96,6 +97,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-stacked": (
         "qwen2",
         {"reshape": STACKED | STACKED_BIAS, "drop_tensors": QKV_WEIGHTS + QKV_BIASES},
+    ),
+    "qwen3-scales": (  # a factor for each matrix
+        "qwen3",
+        {
+            "reshape": {
+                f"blk.{i}.{part}.scale": [1]
+                for i in range(2)
+                for part in (*(f"attn_{p}" for p in ("q", "k", "v", "output")), *FEED_FORWARD)
+            }
+        },
     ),
     "qwen3-tied": ("qwen3", {"drop_tensors": ("output.weight",)}),
     "gemma-no-biases": ("gemma", {"drop_tensors": QKV_BIASES}),

@@ -163,7 +163,18 @@ class Decoder(ABC):
 
     def project(self, b: Ops, w: Weights, x: Value, name: str, n_rows: int) -> Value:
         """x times the matrix ``name``, with its bias where the file has one: [n_rows]."""
-        return b.linear(x, w.matrix(name, n_rows, x.n), w.optional_vector(f"{name}.bias", n_rows))
+        bias = w.optional_vector(f"{name}.bias", n_rows)
+        return self.linear(b, w, x, w.matrix(name, n_rows, x.n), name, bias)
+
+    def linear(
+        self, b: Ops, w: Weights, x: Value, matrix: Matrix, name: str, bias: Vector | None = None
+    ) -> Value:
+        """x times a matrix, times the factor ``name.scale`` where the file has one, plus the bias: [n_rows]."""
+        scale = w.optional_factor(f"{name}.scale", matrix.n_rows)
+        if scale is None:
+            return b.linear(x, matrix, bias)
+        y = b.multiply(b.linear(x, matrix), scale)
+        return y if bias is None else b.add(y, bias)
 
     def qkv(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
         """Queries, keys and values of all heads, with the biases the file has."""
@@ -173,21 +184,26 @@ class Decoder(ABC):
         if w.has(f"{name}qkv"):
             fused = w.matrix(f"{name}qkv", n_q + n_k + n_v, self.n_embd)
             parts = [fused.rows(0, n_q), fused.rows(n_q, n_k), fused.rows(n_q + n_k, n_v)]
+            names = [f"{name}qkv"] * 3
         else:
             sizes = {"q": n_q, "k": n_k, "v": n_v}
+            names = [name + p for p in "qkv"]
             parts = [w.matrix(name + p, n, self.n_embd) for p, n in sizes.items()]
         if not self.qkv_bias:
             for part in ("qkv", "q", "k", "v"):
                 w.skip(f"{name}{part}.bias")
-            return b.linear(x, parts[0]), b.linear(x, parts[1]), b.linear(x, parts[2])
-        if w.has(f"{name}qkv.bias"):
-            biases: list[Vector | None] = [*w.vector_parts(f"{name}qkv.bias", (n_q, n_k, n_v))]
+            biases: list[Vector | None] = [None] * 3
+        elif w.has(f"{name}qkv.bias"):
+            biases = [*w.vector_parts(f"{name}qkv.bias", (n_q, n_k, n_v))]
         else:
             biases = [
                 w.optional_vector(f"{name}{p}.bias", part.n_rows)
                 for p, part in zip("qkv", parts, strict=True)
             ]
-        q, k, v = (b.linear(x, part, bias) for part, bias in zip(parts, biases, strict=True))
+        q, k, v = (
+            self.linear(b, w, x, part, one, bias)
+            for part, one, bias in zip(parts, names, biases, strict=True)
+        )
         return q, k, v
 
     def normed_qkv(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
@@ -259,7 +275,7 @@ class Decoder(ABC):
         if self.output_bias:
             return self.project(b, w, a, name, self.n_embd)
         w.skip(f"{name}.bias")
-        return b.linear(a, w.matrix(name, self.n_embd, a.n))
+        return self.linear(b, w, a, w.matrix(name, self.n_embd, a.n), name)
 
     def feed_forward(self, b: Ops, w: Weights, x: Value, layer: int, activation: str = "silu") -> Value:
         """down(activation(gate x) * up x), Shazeer's gated unit (arXiv:2002.05202): [n_embd]."""

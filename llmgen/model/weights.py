@@ -145,6 +145,13 @@ class Weights:
         """``vector``, or None where the file does not have it."""
         return self.vector(name, n) if self.has(name) else None
 
+    def optional_factor(self, name: str, n: int) -> Vector | None:
+        """The single value of the tensor ``name`` as a vector of n, or None where the file does not have it."""
+        if not self.has(name):
+            return None
+        factor = self.vector(name, 1)
+        return self.derived(f"{name} * {n}", lambda: np.repeat(factor.values, n))
+
     def vector_parts(self, name: str, sizes: tuple[int, ...]) -> list[Vector]:
         """The float vector ``name`` cut into parts of the given sizes."""
         whole = self.vector(name, sum(sizes))
