@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernels.caches import Cache
+from kernels.caches import Cache, width_of
 from kernels.call import STORE, ControlBlock, aligned, require, step
 
-from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP
 from llmgen.backends.cpu.rope_table import RopeTable
 from llmgen.model.rope import Rope as Rotation
 from naive.kernels import Rope, rotate
@@ -121,13 +121,32 @@ def test_far_positions_keep_their_precision() -> None:
     np.testing.assert_allclose(ours, rotate(x.astype(np.float64), Rope(64), np.array([131071])), atol=1e-6)
 
 
+class FloatCache(Cache):
+    """A cache of float numbers, whose rows lie as they are."""
+
+    def __init__(self, n_kv: int, key_dim: int, value_dim: int, blocks: int, kind: str) -> None:
+        super().__init__(n_kv, key_dim, value_dim, blocks, kind)
+        self.dtype = np.dtype(np.float16 if kind == "f16" else np.float32)
+        keys, values = self.memory[: self.v_at].view(self.dtype), self.memory[self.v_at :].view(self.dtype)
+        self.keys = keys.reshape(n_kv, -1, key_dim, KEY_GROUP)
+        self.values = values.reshape(n_kv, blocks * KEY_BLOCK, width_of(value_dim))
+
+    def key(self, position: int) -> np.ndarray:
+        """[n_kv, key_dim]."""
+        slot = position % (self.blocks * KEY_BLOCK)
+        return self.keys[:, slot // KEY_GROUP, :, slot % KEY_GROUP]
+
+    def value(self, position: int) -> np.ndarray:
+        return self.values[:, position % (self.blocks * KEY_BLOCK), : self.value_dim]
+
+
 @pytest.mark.parametrize("kind", ["f16", "f32"])
 @pytest.mark.parametrize("head_dim", [10, 16, 40, 80, 256])
 def test_store(head_dim: int, kind: str) -> None:
     rng = np.random.default_rng(5)
     positions = [0, 1, 15, 16, 17, KEY_BLOCK - 1, KEY_BLOCK, 3 * KEY_BLOCK + 5, 4 * KEY_BLOCK - 1]
     k, v = (rng.normal(0, 1, (len(positions), 3, head_dim)).astype(np.float32) for _ in range(2))
-    cache = Cache(3, head_dim, head_dim, 4, kind)
+    cache = FloatCache(3, head_dim, head_dim, 4, kind)
     cache.store(k, v, positions)
     for i, position in enumerate(positions):
         np.testing.assert_array_equal(cache.key(position), k[i].astype(cache.dtype))
@@ -135,14 +154,14 @@ def test_store(head_dim: int, kind: str) -> None:
     # nothing else was written
     assert np.isfinite(cache.keys).sum() == k.size
     assert np.isfinite(cache.values[..., :head_dim]).sum() == v.size
-    shared_out = Cache(3, head_dim, head_dim, 4, kind)
+    shared_out = FloatCache(3, head_dim, head_dim, 4, kind)
     for thread_count in (1, 2, 3):
         shared_out.store(k, v, positions, thread_count)
         np.testing.assert_array_equal(shared_out.keys, cache.keys)
 
 
 def test_store_wraps_around() -> None:
-    cache = Cache(2, 16, 16, 3, "f32")
+    cache = FloatCache(2, 16, 16, 3, "f32")
     k = np.arange(5 * KEY_BLOCK * 32, dtype=np.float32).reshape(-1, 2, 16)
     cache.store(k, -k, range(len(k)))
     for position in range(2 * KEY_BLOCK, 5 * KEY_BLOCK):
@@ -151,7 +170,7 @@ def test_store_wraps_around() -> None:
 
 
 def test_halves_are_rounded_to_even_and_overflow_to_infinity() -> None:
-    cache = Cache(1, 16, 16, 1, "f16")
+    cache = FloatCache(1, 16, 16, 1, "f16")
     k = np.zeros((1, 1, 16), dtype=np.float32)
     k[0, 0, :9] = [2049.0, 2051.0, 65519.0, 65520.0, -1e10, np.nan, 2.0**-25, 3 * 2.0**-25, np.inf]
     cache.store(k, k, [3])
