@@ -2,8 +2,7 @@
 
 Rows (attention_rows.py) of one key/value head, which are a group of query heads, times a
 tile of tokens in a prompt, share the keys they read.  The blocks are fixed, so the result
-depends neither on the threads nor on how a prompt is cut into runs.  Memory is
-a few kilobytes a thread.
+depends neither on the threads nor on how a prompt is cut into runs.
 
 Scratch: SCORE_BYTES for the scores of SCORE_ROWS rows; for a prompt behind them the queries of a unit,
 f32 [tokens][group][key_dim], and the states of these rows.
@@ -82,11 +81,13 @@ def same_cache(control, first, last):  # type: ignore[no-untyped-def]
 
 @inline
 def tokens_together(most, n_tokens, n_kv, n_threads):  # type: ignore[no-untyped-def]
-    """Tokens of a unit of a prompt: the most, unless threads would have nothing to do."""
-    tokens = most
-    while tokens > TILE_TOKENS and (n_tokens + tokens - 1) // tokens * n_kv < UNITS * n_threads:
-        tokens //= 2
-    return tokens
+    """Tokens of a unit of a prompt, in whole tiles: the most, unless threads would have nothing to do."""
+    tiles = most // TILE_TOKENS
+    while (
+        tiles > 1 and (n_tokens + tiles * TILE_TOKENS - 1) // (tiles * TILE_TOKENS) * n_kv < UNITS * n_threads
+    ):
+        tiles //= 2
+    return tiles * TILE_TOKENS
 
 
 def _make(role: str, keys: KVKind, values: KVKind) -> Any:
@@ -129,23 +130,18 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
             block = first_block(last_seen(args, t + 1), arg(args, at.window))
         return keys_values(args, base, h, block)
 
-    def over(asks: bool) -> Any:
-        over_block = over_block_of(keys, values, asks)
+    over_block = over_block_of(keys, values, role == "blocks")
 
-        @inline
-        def attend(args, where, block, low, high, n, q, scores, state):  # type: ignore[no-untyped-def]
-            """n rows that see up to positions low..high over a block of keys; where: see ``over_block``."""
-            key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
-            window = arg(args, at.window)
-            start = block * KEY_BLOCK
-            first_key = max(0, first_seen(low, window) - start)
-            n_keys = min(high + 1 - start, KEY_BLOCK)
-            cap = np.float32(arg_f64(args, at.cap))
-            over_block(n, q, where, scores, state, start, first_key, n_keys, key_dim, value_dim, window, cap)
-
-        return attend
-
-    attend = over(role == "blocks")
+    @inline
+    def attend(args, where, block, low, high, n, q, scores, state):  # type: ignore[no-untyped-def]
+        """n rows that see up to positions low..high over a block of keys; where: see ``over_block``."""
+        key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
+        window = arg(args, at.window)
+        start = block * KEY_BLOCK
+        first_key = max(0, first_seen(low, window) - start)
+        n_keys = min(high + 1 - start, KEY_BLOCK)
+        cap = np.float32(arg_f64(args, at.cap))
+        over_block(n, q, where, scores, state, start, first_key, n_keys, key_dim, value_dim, window, cap)
 
     def attend_blocks(args: int, thread: int, n_threads: int) -> None:
         """Generated tokens: every (token, kv head, key block) is a unit of work; its row states go to out.
