@@ -12,7 +12,7 @@ from llmgen.errors import DownloadError
 from llmgen.hub import web
 from llmgen.hub.contents import Candidate, File, candidates, companion
 from llmgen.hub.references import HubReference
-from llmgen.hub.settings import constants
+from llmgen.hub.settings import constants, no_telemetry
 
 _COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
@@ -78,7 +78,7 @@ def _ask(reference: HubReference) -> Any:
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        with web.connecting(url):
+        with web.connecting(url), no_telemetry():
             return HfApi(library_name="llmgen").model_info(
                 reference.repo_id,
                 revision=None if reference.revision == "main" else reference.revision,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 from llmgen.errors import DownloadError, UsageError, shown
-from llmgen.hub.settings import constants
+from llmgen.hub.settings import constants, no_telemetry
 
 if TYPE_CHECKING:
     import httpx2
@@ -51,7 +51,8 @@ def token() -> str | None:
     """The user's token for the hub: $HF_TOKEN, or what `hf auth login` has kept."""
     from huggingface_hub.utils import build_hf_headers
 
-    value = build_hf_headers(library_name="llmgen").get("authorization")
+    with no_telemetry():
+        value = build_hf_headers(library_name="llmgen").get("authorization")
     if value is None:
         return None
     if not (value.isascii() and value.isprintable()):

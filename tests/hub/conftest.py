@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,5 +26,9 @@ def hub_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "hf" / "token"))
+        # as in a process that has not asked the hub yet, and on a day when it has not been asked
+        monkeypatch.setattr(constants, "AGENT_HARNESSES_PATH", str(tmp_path / "hf" / "agents"), raising=False)
+        if agents := sys.modules.get("huggingface_hub.utils._detect_agent"):
+            monkeypatch.setattr(agents, "_registry", None, raising=False)
         monkeypatch.setattr("llmgen.hub.transfer.PAUSES_S", (0.0,) * 5)
         yield hub

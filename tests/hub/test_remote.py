@@ -31,6 +31,20 @@ def test_a_file_goes_into_the_cache_of_the_hub(hub_at: Hub) -> None:
     assert seen[-1] == ("download", len(DATA), len(DATA))
 
 
+def test_the_hub_is_asked_for_nothing_else(hub_at: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """huggingface_hub would fetch a list of coding agents, and name them and torch, in a user's own process too."""
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)
+    hub_at.add("o/r", {"m.gguf": DATA})
+    pull()
+    assert [one.path.partition("?")[0] for one in hub_at.asked] == [
+        "/api/models/o/r",
+        f"/o/r/resolve/{hub_server.COMMIT}/m.gguf",
+        "/o/r/m.gguf",
+    ]
+    assert not any("agent/" in one.headers["user-agent"] for one in hub_at.asked)
+    assert constants.HF_HUB_DISABLE_TELEMETRY is False
+
+
 def test_an_architecture_that_does_not_run_is_refused_before_the_fetch(hub_at: Hub) -> None:
     repo = hub_at.add("o/r", {"m-Q4_K_M.gguf": DATA}, gguf={"architecture": "new\x1b[31m", "total": 1})
     watch = Watch(runs=lambda name: name == "llama")
