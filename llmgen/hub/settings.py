@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 from llmgen.errors import UsageError
 
@@ -28,7 +29,7 @@ def no_telemetry() -> Iterator[None]:
     coding agents that it looks for (``utils/_detect_agent.py`` in 2.4), unless telemetry is off.
     A process that uses huggingface_hub itself keeps its own setting.
     """
-    settings = constants()
+    settings: Any = constants()
     before = settings.HF_HUB_DISABLE_TELEMETRY
     settings.HF_HUB_DISABLE_TELEMETRY = True
     try:
