@@ -121,6 +121,45 @@ def _sparse(arch: str, n_chosen: int, **keys: tuple[str, Any]) -> Variant:
     return name, variant
 
 
+def _windowed(n_chosen: int) -> Variant:
+    """A layer with an indexer, and two with a window, whose latent attention has other sizes."""
+    name, variant = _sparse("dots3note", n_chosen, **_YARN)
+    n_heads, nope, n_rot, value_dim, rank = 3, 20, _SIZES["n_rot"], 40, 80
+    variant["set_keys"] |= {
+        "block_count": ("UINT32", 3),
+        "rope.freq_base_swa": ("FLOAT32", 500.0),
+        "attention.head_count": (["ARRAY", "UINT32"], [5, 3, 3]),
+        "attention.sliding_window_pattern": (["ARRAY", "UINT32"], [0, 1, 1]),
+        "attention.indexer.types": (["ARRAY", "UINT32"], [1, 0, 0]),
+        "attention.kv_lora_rank_swa": ("UINT32", rank),
+        "attention.key_length_mla_swa": ("UINT32", nope + n_rot),
+        "attention.value_length_mla_swa": ("UINT32", value_dim),
+        "attention.key_length_swa": ("UINT32", rank + n_rot),
+        "attention.value_length_swa": ("UINT32", rank),
+    }
+    local = {
+        "attn_norm": [128],
+        "attn_q_a": [128, 512],
+        "attn_q_a_norm": [512],
+        "attn_q_b": [512, n_heads * (nope + n_rot)],
+        "attn_k_norm": [n_rot],
+        "attn_kv_a_norm": [rank],
+        "attn_kv_a_mqa": [128, rank + n_rot],
+        "attn_k_b": [nope, rank, n_heads],
+        "attn_v_b": [rank, value_dim, n_heads],
+        "attn_gate": [128, n_heads],
+        "attn_output": [n_heads * value_dim, 128],
+    }
+    variant["reshape"] |= {f"blk.{i}.{part}.weight": shape for i in (1, 2) for part, shape in local.items()}
+    variant["reshape"] |= {"blk.0.attn_k_norm.weight": [n_rot], "blk.0.attn_gate.weight": [128, 5]}
+    moe = {"norm": [128], "gate_inp": [128, 2], "gate_shexp": [128, 192], "up_shexp": [128, 192]}
+    moe |= {"down_shexp": [192, 128], "down_exps": [192, 128, 2]}
+    moe |= {"gate_exps": [128, 192, 2], "up_exps": [128, 192, 2]}
+    variant["reshape"] |= {f"blk.2.ffn_{part}.weight": shape for part, shape in moe.items()}
+    variant["reshape"]["blk.2.exp_probs_b.bias"] = [2]
+    return name, variant
+
+
 LATENTS: dict[str, Variant] = {
     "minicpm3-heads": _minicpm3(n_heads=3, nope=32, n_rot=16, value_dim=48, rank=96),
     "minicpm3-many-heads": _minicpm3(n_heads=20, nope=24, n_rot=10, value_dim=24, rank=40),
@@ -132,6 +171,7 @@ LATENTS: dict[str, Variant] = {
     "deepseek32-few-keys": _sparse("deepseek32", 7),
     "deepseek32-many-keys": _sparse("deepseek32", 70, **_YARN),
     "glm-dsa-shared-choice": _sparse("glm-dsa", 12, attention__indexer__types=(["ARRAY", "UINT32"], [1, 0])),
+    "dots3note-few-keys": _windowed(12),
     "mistral4-yarn": _deepseek("mistral4", **_YARN),
     "mistral4-temperature": _deepseek("mistral4", **_YARN, **_TEMPERATURE),
 }

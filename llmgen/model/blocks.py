@@ -231,6 +231,8 @@ class Windowed(PreNorm):
     """Every n-th layer sees the whole context, unless the file says otherwise."""
     own_rotation: ClassVar[bool] = False
     """Whether layers with the window may turn another part of a head."""
+    own_heads: ClassVar[bool] = False
+    """Whether the heads of layers with the window may have other sizes."""
     global_first: ClassVar[bool] = False
     """Whether that is the first layer of a period, not the last."""
 
@@ -243,12 +245,13 @@ class Windowed(PreNorm):
         n_layers = keys.whole("block_count")
         if "window" not in own:
             own["window"] = keys.whole("attention.sliding_window", cls.window_default, 0, MAX_CONTEXT)
-        key = "attention.sliding_window_pattern"
-        local = (False,) * n_layers
-        if own["window"]:
-            local = keys.every_nth(key, n_layers, cls.window_period, cls.global_first)
-        model = super().read(keys, local=local, **own)
-        if model.window:
+        if not own["window"]:
+            own["local"] = (False,) * n_layers
+        elif "local" not in own:
+            key = "attention.sliding_window_pattern"
+            own["local"] = keys.every_nth(key, n_layers, cls.window_period, cls.global_first)
+        model = super().read(keys, **own)
+        if model.window and not cls.own_heads:
             check_same_heads(keys, model, not cls.own_rotation)
         return model
 

@@ -96,8 +96,12 @@ class LatentAttention(PreNorm):
         name = f"blk.{layer}.attn_kv_a"
         both = w.matrix(f"{name}_mqa", self.kv_lora_rank + self.n_rot, self.n_embd)
         content = self.norm(b, w, b.linear(x, both.rows(0, self.kv_lora_rank)), f"{name}_norm")
-        position = b.linear(x, both.rows(self.kv_lora_rank, self.n_rot))
+        position = self.key_position(b, w, b.linear(x, both.rows(self.kv_lora_rank, self.n_rot)), layer)
         b.store(b.rope(position, 1, rope), content, state)
+
+    def key_position(self, b: Ops, w: Weights, position: Value, layer: int) -> Value:
+        """The position part of a key as it is rotated: [n_rot]."""
+        return position
 
     def absorbed(self, b: Ops, w: Weights, q: Value, layer: int) -> Value:
         """The parts of queries that are not rotated, projected to the content: [n_heads * kv_lora_rank]."""
