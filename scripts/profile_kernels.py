@@ -10,41 +10,14 @@ threads is not part of it: there are none.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import time
-from collections import defaultdict
+from collections import Counter
 
 import numpy as np
 
-from llmgen.backends.cpu.kernels.layout import STEP_BYTES, STEP_HEADER
 from llmgen.backends.cpu.model import Model
 from llmgen.gguf import GGUFFile
-
-_STEP = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-
-
-class Profile:
-    """Stands in for a model's thread team: runs each step of a table and keeps its time."""
-
-    def __init__(self, model: Model) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._model = model
-
-    def run(self, table: int, nbytes: int, steps: int, n_threads: int) -> bool:
-        program = next(p for p in self._model._programs.values() if p._tables[1].ctypes.data == table)
-        for i, step in enumerate(program.plan.steps):
-            address = table + STEP_BYTES * i
-            function = _STEP(ctypes.c_int64.from_address(address).value)
-            started = time.thread_time()
-            function(address + STEP_HEADER, 0, 1)
-            self.seconds[step.kernel] += time.thread_time() - started
-        return True
-
-    def long_waits(self) -> int:
-        return 0
-
-    def __getattr__(self, name: str) -> object:
-        return lambda *_: None
+from llmgen.model.runs import Part
 
 
 def main() -> None:
@@ -63,27 +36,24 @@ def main() -> None:
         seq = model.new_sequence()
         model.prefill(seq, ids[: options.depth + 4], "none")
         model.decode([seq], [1])
-        team = model._team
         for title, tokens in (("prompt", options.prompt), ("generated", options.generate)):
-            profile = Profile(model)
-            model._team = profile  # type: ignore[assignment]
+            seconds: Counter[str] = Counter()
             seq.truncate(options.depth) if options.depth else seq.clear()
+            size = model.max_prompt_tokens if title == "prompt" else 1
             started = time.thread_time()
-            if title == "prompt":
-                model.prefill(seq, ids[options.depth : options.depth + tokens], "last")
-            else:
-                for token in ids[:tokens]:
-                    model.decode([seq], [token])
-            _report(title, tokens, profile, time.thread_time() - started)
-            model._team = team
+            for first in range(0, tokens, size):
+                part = ids[options.depth :][first : min(first + size, tokens)]
+                last = title == "generated" or first + size >= tokens
+                seconds.update(model.profile([Part(seq, part, int(last))], title))  # type: ignore[arg-type]
+            _report(title, tokens, seconds, time.thread_time() - started)
         model.close()
 
 
-def _report(title: str, tokens: int, profile: Profile, whole: float) -> None:
-    total = sum(profile.seconds.values())
+def _report(title: str, tokens: int, seconds: Counter[str], whole: float) -> None:
+    total = sum(seconds.values())
     print(f"{title}: {tokens / whole:.1f} tokens/s, {1e3 * total / tokens:.3f} ms a token in kernels")
-    for kernel, seconds in sorted(profile.seconds.items(), key=lambda item: -item[1]):
-        print(f"  {seconds / total:6.1%}  {1e3 * seconds / tokens:9.4f} ms  {kernel}")
+    for kernel, taken in seconds.most_common():
+        print(f"  {taken / total:6.1%}  {1e3 * taken / tokens:9.4f} ms  {kernel}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions, JsonOption, KVTypeOption
+from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions, JsonOption, cache_options
 from llmgen.cli.common.perplexity import WINDOW, measure_text, read_text
 from llmgen.cli.terminal.output import note, print_json
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from llmgen.engine.perplexity import Perplexity
 
 
+@cache_options
 def command(
     model: ModelArgument,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8; - reads stdin.")],
@@ -38,8 +40,9 @@ def command(
             "-t", "--threads", help="Threads.", show_default="usable physical cores", envvar=THREADS_VARIABLE
         ),
     ] = None,
-    kv_type: KVTypeOption = None,
     json: JsonOption = False,
+    *,
+    engine: EngineOptions,
 ) -> None:
     """Print the mean negative log-likelihood and the perplexity of a text, with one standard error.
 
@@ -52,7 +55,7 @@ def command(
     check_window(size, stride)
     text = read_text(file)
     path = model_path(model)
-    with open_llm(path, EngineOptions(size, threads, kv_type)) as llm:
+    with open_llm(path, replace(engine, n_ctx=size, n_threads=threads)) as llm:
         ids = llm.tokenize(text)
         parts = windows(len(ids), size, stride)[:chunks]
         started = time.perf_counter()

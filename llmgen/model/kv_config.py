@@ -123,6 +123,6 @@ def _kind(text: object) -> str:
     if kind not in KV_KINDS:
         raise UsageError(
             f"unknown KV cache type {shown(text)}; choose one of {', '.join(KV_KINDS)}, "
-            "or k=KIND,v=KIND (--kv-type)"
+            "k=KIND,v=KIND for keys and values apart, or auto (--kv-type)"
         )
     return str(kind)

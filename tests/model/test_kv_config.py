@@ -45,7 +45,7 @@ def test_what_is_no_kind_is_refused(text: str) -> None:
 
 
 def test_what_was_given_is_quoted_once() -> None:
-    with pytest.raises(UsageError, match="^unknown KV cache type 'q9'; choose"):
+    with pytest.raises(UsageError, match="^unknown KV cache type 'q9'; choose .*nf4, k=KIND.* or auto"):
         KVCacheConfig.of("q9")
     with pytest.raises(UsageError, match="^the KV cache type 'k=f16,x=f16' is not understood at 'x=f16'; "):
         KVCacheConfig.of("k=f16,x=f16")

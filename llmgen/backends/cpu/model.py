@@ -22,6 +22,7 @@ from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS, TILE_TOKENS
 from llmgen.backends.cpu.kernels.sampling_arguments import SAMPLING_KERNELS
 from llmgen.backends.cpu.memory import check_recurrent
 from llmgen.backends.cpu.prefill_recorder import PrefillRecorder
+from llmgen.backends.cpu.profile import Profile
 from llmgen.backends.cpu.program import Control, Program, Workspace
 from llmgen.backends.cpu.runtime.interrupt import WATCHER
 from llmgen.backends.cpu.runtime.library import KernelLibrary, Progress
@@ -71,6 +72,7 @@ class Model:
         self._beside = beside
         self._lock = threading.RLock()
         self._closed = self._closing = self._cancelled = False
+        self._profile: Profile | None = None
         self.on_run: Callable[[Role, int, float], None] | None = None
         """Called after each run with what its tokens were, how many, and the seconds it took."""
         chunk = min(CHUNK if config.causal else WHOLE, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
@@ -265,6 +267,16 @@ class Model:
         )
         return rows
 
+    def profile(self, parts: Tokens[Part], role: Role) -> dict[str, float]:
+        """``forward`` on the calling thread alone, kernel by kernel: the processor seconds of each."""
+        with self.lock:
+            self._profile = Profile()
+            try:
+                self.forward(parts, role, lambda rows: None)
+                return dict(self._profile.seconds)
+            finally:
+                self._profile = None
+
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Hold the model for one call, which ``cancel`` and Ctrl-C can end."""
@@ -343,6 +355,10 @@ class Model:
         """Run a program over the tokens of the control block; returns the seconds it took."""
         if self._closing:
             raise Interrupted("the computation was stopped: the model is being closed")
+        if self._profile is not None:
+            started = time.perf_counter()
+            self._profile.run(program.plan.steps, program.table(1, self._workspace, self._library)[0])
+            return time.perf_counter() - started
         n_threads = program.policy.choose(n_tokens)
         table, nbytes, steps = program.table(n_threads, self._workspace, self._library)
         while True:

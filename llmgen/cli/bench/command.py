@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -14,9 +14,9 @@ from llmgen import hub
 from llmgen.cli.bench.report import Format, Report, report_for
 from llmgen.cli.common.config import configurable
 from llmgen.cli.common.guessing import check_draft, with_path
-from llmgen.cli.common.loading import compiling, in_use
+from llmgen.cli.common.loading import compiling, in_use, measuring, warn_of_plan
 from llmgen.cli.common.models import complete_model, model_path
-from llmgen.cli.common.options import THREADS_VARIABLE, KVTypeOption, guessing_options
+from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions, cache_options, guessing_options
 from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.progress import Bar
 from llmgen.engine.speculation.config import SpeculativeConfig
@@ -34,6 +34,7 @@ _PROMPT, _GENERATE = "512", "128"
 
 
 @configurable
+@cache_options
 @guessing_options
 def command(
     model: Annotated[
@@ -83,7 +84,6 @@ def command(
             envvar=THREADS_VARIABLE,
         ),
     ] = None,
-    kv_type: KVTypeOption = None,
     no_kv_cache: Annotated[
         bool,
         typer.Option("--no-kv-cache", help="Generate by recomputing the whole prefix for each token."),
@@ -112,13 +112,15 @@ def command(
         ),
     ] = None,
     *,
+    engine: EngineOptions,
     guessing: SpeculativeConfig | None,
 ) -> None:
     """Measure prompt processing (pp) and generation (tg) in tokens per second.
 
     The mean and the standard deviation of the repetitions; for generation also the
-    bytes of weights read per second, and their share of what plain reading reaches
-    on this machine with the same threads. No text is sampled: the tokens are random.
+    bytes of weights read per second, their share of what plain reading reaches
+    on this machine with the same threads, and what storing keys and values and attending
+    to them take of a token's processor time. No text is sampled: the tokens are random.
     With --draft or --lookup also how fast three texts are written with guesses and without.
     Ctrl-C ends it and keeps the tests that are done.
     """
@@ -142,7 +144,7 @@ def command(
 
     tests = tuple(Test(*pair, depth) for depth in all_depths for pair in pairs)
     plan = Plan(tests, repetitions, kv_cache=not no_kv_cache, details=details, guessing=with_path(guessing))
-    work = _Work(plan, kv_type, report_for(chosen, plan), [])
+    work = _Work(plan, engine, report_for(chosen, plan), [])
     trouble = work.run([(model_path(name), count) for name in model for count in counts])
     runs = [run for run in work.runs if run.rows]
     if runs:
@@ -197,7 +199,7 @@ class _Work:
     """The tests of all models and thread counts; ``runs`` holds the finished ones, however the work ends."""
 
     plan: Plan
-    kv_type: str | None
+    engine: EngineOptions
     report: Report
     runs: list[Run]
 
@@ -214,24 +216,38 @@ class _Work:
 
     def _measure(self, path: Path, threads: int | None) -> None:
         """Load the model with this number of threads and run every test."""
-        from llmgen.backends.cpu.model import Model
         from llmgen.cli.bench.measure import Bench
         from llmgen.gguf import GGUFFile
 
-        options: dict[str, Any] = {"kv_type": self.kv_type} if self.kv_type else {}
         with GGUFFile.open(path) as file:
-            with compiling() as progress:
-                started = time.perf_counter()
-                model = Model.load(
-                    file, n_ctx=self.plan.n_ctx, n_threads=threads, progress=progress, **options
-                )
+            model, load_s = self._load(file, threads)
             try:
-                run = _begin(path, file, model, self.plan, time.perf_counter() - started)
+                run = _begin(path, file, model, self.plan, load_s)
                 self.runs.append(run)
                 with in_use(path, model), Bench(model, file, self.plan) as bench:
                     self._tests(bench, run)
             finally:
                 model.close()
+
+    def _load(self, file: GGUFFile, threads: int | None) -> tuple[Model, float]:
+        """The model, and the seconds of its loading, without those of a choice of its KV cache."""
+        from llmgen.api_kv import resolved
+        from llmgen.backends.cpu.model import Model
+        from llmgen.tokenizer.model_text import ModelText
+
+        text = ModelText(file, None, lambda: None)
+        kinds = self.engine.kv_type or "f16"
+        with compiling() as progress, measuring() as report:
+            kind, _, chosen = resolved(
+                *(file, lambda: text.working_tokenizer, self.plan.n_ctx, threads, kinds, report, progress)
+            )
+            started = time.perf_counter()
+            model = Model.load(
+                file, n_ctx=self.plan.n_ctx, n_threads=threads, kv_type=kind, progress=progress
+            )
+            load_s = time.perf_counter() - started
+        warn_of_plan(chosen)
+        return model, load_s
 
     def _tests(self, bench: Bench, run: Run) -> None:
         from llmgen.cli.bench.measure import read_bandwidth

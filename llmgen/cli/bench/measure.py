@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from llmgen.cli.bench.guessing import N_CTX, Guessed
 from llmgen.cli.bench.guessing import measure as measure_guessing
 from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.gguf import GGUFFile, TensorInfo
+from llmgen.model.runs import Part
 from llmgen.sampling.logits import check_finite
 
 _READ_BYTES = 256 << 20  # per thread, as far as a quarter of the free memory goes: well beyond any cache
@@ -30,6 +32,9 @@ _WARM_UP_TOKENS = 64
 _SAMPLED_STEPS = 20
 _CACHE_TOKENS = 256
 _CACHED_STEPS = 20
+_PROFILED_STEPS = 5
+_STORING, _READING = ("cache:",), ("attention:", "latent:", "indexer:")
+"""Which kernels write keys and values, and which read them."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +97,35 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class CacheShares:
+    """Of the processor time of a generated token, on one thread: to store its keys and values, and to attend to all."""
+
+    store: float
+    read: float
+
+    @classmethod
+    def of(cls, seconds: Mapping[str, float]) -> CacheShares:
+        """From the seconds of each kernel."""
+        total = sum(seconds.values())
+        store, read = (
+            sum(taken for kernel, taken in seconds.items() if kernel.startswith(names))
+            for names in (_STORING, _READING)
+        )
+        return cls(store / total, read / total)
+
+
+@dataclass(frozen=True)
 class Row:
     """A test that was run: its repetitions in tokens per second.
 
     ``weight_bytes`` is how much of the weights one token reads, 0 if unknown: the tokens of
-    a prompt share one pass over them.
+    a prompt share one pass over them.  ``cache``: what the KV cache takes of a generated token.
     """
 
     test: Test
     rates: tuple[float, ...]
     weight_bytes: int = 0
+    cache: CacheShares | None = None
 
     @property
     def mean(self) -> float:
@@ -206,7 +230,17 @@ class Bench:
         seq = self._sequence()
         prefix = self.tokens(test.depth)
         rates = tuple(self._once(seq, test, prefix) for _ in range(self.plan.repetitions))
-        return Row(test, rates, self.weight_bytes if self.plan.weights_count(test) else 0)
+        if not self.plan.weights_count(test):
+            return Row(test, rates)
+        return Row(test, rates, self.weight_bytes, self._cache_shares(seq, test, prefix))
+
+    def _cache_shares(self, seq: Sequence, test: Test, prefix: list[int]) -> CacheShares:
+        """Over the first few tokens that a test generates."""
+        self._fill(seq, prefix)
+        seconds: Counter[str] = Counter()
+        for token in self.tokens(min(test.n_generate, _PROFILED_STEPS)):
+            seconds.update(self.model.profile([Part(seq, [token])], "generated"))
+        return CacheShares.of(seconds)
 
     def details(self) -> dict[str, float]:
         """The time to the first token, the sampler's share of a step, and a step without the cache."""

@@ -71,6 +71,8 @@ def values(run: Run, row: Row) -> dict[str, Any]:
         "weight_gb_per_s": rate and rate / 1e9,
         "read_gb_per_s": read and read / 1e9,
         "share_of_read": rate / read if rate and read else None,
+        "kv_store_share": row.cache and row.cache.store,
+        "kv_read_share": row.cache and row.cache.read,
     }
 
 
@@ -100,7 +102,7 @@ def _model(run: Run) -> dict[str, Any]:
 
 def _columns(plan: Plan) -> tuple[str, ...]:
     speeds = ("tokens/s", "±") if plan.repetitions > 1 else ("tokens/s",)
-    reading = ("GB/s", "of read") if plan.generates else ()
+    reading = ("GB/s", "of read", "KV store", "KV read") if plan.generates else ()
     return ("model", "size", "params", "quantization", "threads", "test", *speeds, *reading)
 
 
@@ -118,10 +120,12 @@ def _cells(run: Run, row: Row) -> dict[str, str]:
         "±": "" if row.spread is None else f"{row.spread:.1f}",
         "GB/s": "" if rate is None else f"{rate / 1e9:.1f}",
         "of read": f"{rate / read:.0%}" if rate and read else "",
+        "KV store": "" if row.cache is None else f"{row.cache.store:.1%}",
+        "KV read": "" if row.cache is None else f"{row.cache.read:.1%}",
     }
 
 
-_RIGHT = ("size", "params", "threads", "tokens/s", "±", "GB/s", "of read")
+_RIGHT = ("size", "params", "threads", "tokens/s", "±", "GB/s", "of read", "KV store", "KV read")
 
 
 class _Table(Report):

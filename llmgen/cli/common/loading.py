@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llmgen import LLM
     from llmgen.backends.cpu.model import Model
     from llmgen.engine import SpeculativeConfig
+    from llmgen.engine.kv_plan import Plan
     from llmgen.tokenizer import ChatTemplate
 
 
@@ -46,8 +47,7 @@ def open_llm(
             progress=progress,
             kv_report=report,
         )
-    if llm.kv_plan is not None and not llm.kv_plan.passed:
-        note(f"warning: KV cache: {llm.kv_plan.reason}")
+    warn_of_plan(llm.kv_plan)
     trained = llm.config.context_length
     if llm.n_ctx > trained:
         note(
@@ -60,6 +60,12 @@ def open_llm(
             yield llm
     finally:
         llm.close()
+
+
+def warn_of_plan(plan: Plan | None) -> None:
+    """Say so if the kind of KV cache that was chosen fails a gate."""
+    if plan is not None and not plan.passed:
+        note(f"warning: KV cache: {plan.reason}")
 
 
 def _note_size(model: Model) -> None:

@@ -31,19 +31,9 @@ from llmgen.sampling.params import OTHER_NAMES, Option, SamplingParams, option_n
 
 THREADS_VARIABLE = "LLMGEN_THREADS"
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-_KV_TYPE_METAVAR = "KIND"
 _KV_TYPE_HELP = (
     f"kind of the KV cache ({', '.join(KV_KINDS)}), k=KIND,v=KIND for keys and values apart, or auto"
 )
-KVTypeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--kv-type",
-        metavar=_KV_TYPE_METAVAR,
-        help=f"{_KV_TYPE_HELP[0].upper()}{_KV_TYPE_HELP[1:]}.",
-        show_default="f16",
-    ),
-]
 
 _SHORT = {"max_tokens": "-n"}
 _METAVAR = {
@@ -102,8 +92,13 @@ class EngineOptions:
 
 def model_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace the parameter ``engine`` by -c, -t, --kv-type and what belongs to its value auto."""
-    kind = _parameter("kv_type", str, _KV_TYPE_HELP, "f16", "--kv-type", metavar=_KV_TYPE_METAVAR)
-    return _expand(command, "engine", [*_context_and_threads(), kind, *_auto_options()], _engine_options)
+    options = [*_context_and_threads(), *_cache_options()]
+    return _expand(command, "engine", options, _engine_options)
+
+
+def cache_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for a command that says the context and the threads in another way."""
+    return _expand(command, "engine", _cache_options(), _engine_options)
 
 
 def plan_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -120,6 +115,11 @@ def _context_and_threads() -> list[inspect.Parameter]:
             envvar=THREADS_VARIABLE,
         ),
     ]
+
+
+def _cache_options() -> list[inspect.Parameter]:
+    kind = _parameter("kv_type", str, _KV_TYPE_HELP, "f16", "--kv-type", metavar="KIND")
+    return [kind, *_auto_options()]
 
 
 def _auto_options() -> list[inspect.Parameter]:

@@ -326,3 +326,16 @@ def test_a_run_that_a_signal_stopped_is_made_again_only_where_states_can_be_cut(
         assert set(seq.memory()[first:last].tolist()) == {1}
         model.decode([seq], [3])
         assert (seq.length, set(seq.memory()[first:last].tolist())) == (3, {2})
+
+
+def test_a_profiled_run_is_a_run() -> None:
+    tokens, _ = reference("llama")
+    with engine(build_arch("llama"), n_threads=2) as model:
+        plain, profiled = model.new_sequence(), model.new_sequence()
+        expected = one_by_one(model, plain, tokens[:9])
+        seconds = model.profile([Part(profiled, tokens[:1], 1)], "generated")
+        rest = one_by_one(model, profiled, tokens[1:9])
+        assert np.array_equal(rest, expected[1:])
+        kernels = {step.kernel for step in model._programs["generated"].plan.steps}
+        assert set(seconds) == kernels
+        assert sum(seconds.values()) > 0

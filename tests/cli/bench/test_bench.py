@@ -21,7 +21,7 @@ from archs import build_changed
 from llmgen.cli.app import app
 from llmgen.cli.bench import measure as benchmark
 from llmgen.cli.bench import plot as bench_plot
-from llmgen.cli.bench.measure import read_bandwidth, weight_bytes_per_token
+from llmgen.cli.bench.measure import CacheShares, read_bandwidth, weight_bytes_per_token
 from llmgen.cli.common.summary import quant_mix, quantization_name
 from llmgen.errors import LLMGenError
 from llmgen.gguf import GGUFFile
@@ -57,6 +57,10 @@ def test_json_has_what_was_asked_for_and_nothing_else() -> None:
     assert run["tests"][1]["share_of_read"] == pytest.approx(
         run["tests"][1]["weight_gb_per_s"] / run["read_gb_per_s"]
     )
+    assert [test["kv_store_share"] is None for test in run["tests"]] == [True, False, True, False]
+    for test in run["tests"][1::2]:
+        assert 0 < test["kv_store_share"] < 0.2
+        assert 0 < test["kv_read_share"] < 1
 
 
 def test_details_are_measured_on_request() -> None:
@@ -98,16 +102,35 @@ def test_several_models_as_markdown(two_tiny_models: tuple[str, str]) -> None:
     done = llmgen("bench", *two_tiny_models, "-p", "4", "-n", "2,3", "-r", "2", "-t", "1", "--format", "md")
     assert done.returncode == 0, done.stderr
     header, border, *rows = [line for line in done.stdout.splitlines() if line.startswith("|")]
-    assert [cell.strip() for cell in header.strip("|").split("|")][-4:] == [
-        "tokens/s",
-        "±",
-        "GB/s",
-        "of read",
+    assert [cell.strip() for cell in header.strip("|").split("|")][-6:] == [
+        *("tokens/s", "±", "GB/s", "of read"),
+        *("KV store", "KV read"),
     ]
     assert set(border) == set("|-: ")
     assert [row.split(" | ")[0] for row in rows] == ["| a\\|b.gguf"] * 3 + ["| it's.gguf"] * 3
     assert [row.split(" | ")[3] for row in rows] == ["F32"] * 3 + ["Q8_0, F32"] * 3
     assert [row.split(" | ")[5] for row in rows] == ["pp4", "tg2", "tg3"] * 2
+
+
+def test_the_cache_takes_what_its_kernels_take() -> None:
+    seconds = {"cache:keys_f16": 1.0, "cache:values_q8_0": 1.0, "attention:combine": 2.0, "latent:x": 3.0}
+    shares = CacheShares.of({**seconds, "indexer:choose": 1.0, "quants.matvec:q8_0": 12.0})
+    assert (shares.store, shares.read) == (0.1, 0.3)
+
+
+def test_a_kind_of_cache_is_chosen_by_measuring(two_tiny_models: tuple[str, str], tmp_path: Path) -> None:
+    # of all candidates, only 4 bits fit
+    auto = ["--kv-type", "auto", "--kv-budget", "0.008", "--kv-plan", str(tmp_path / "plans.json")]
+    small = ["-p", "4", "-n", "2", "-d", "122", "-r", "1", "-t", "1", "--json"]
+    done = llmgen("bench", two_tiny_models[0], *auto, *small, timeout=600)
+    assert done.returncode == 0, done.stderr
+    [run] = json.loads(done.stdout)["runs"]
+    assert run["kv_type"] in ("q4_0", "k=q4_0,v=nf4", "nf4")
+    [kept] = json.loads((tmp_path / "plans.json").read_text())["plans"]
+    assert (kept["plan"]["chosen"], kept["plan"]["n_ctx"]) == (run["kv_type"], 126)
+    assert ("warning: KV cache" in done.stderr) != kept["plan"]["passed"]
+    says = refused(llmgen("bench", two_tiny_models[0], "--kv-budget", "5"), 2)
+    assert "--kv-budget goes with --kv-type auto" in says
 
 
 def test_sql_fills_a_table(two_tiny_models: tuple[str, str]) -> None:
