@@ -160,6 +160,24 @@ def _windowed(n_chosen: int) -> Variant:
     return name, variant
 
 
+_STREAMS: dict[str, tuple[Any, Any]] = {
+    "hyper_connection__epsilon": ("FLOAT32", 0.02),
+    "hyper_connection__magnitude": ("FLOAT32", 1.6),
+    "swiglu_clamp_exp": (["ARRAY", "FLOAT32"], [0.25, 0.25]),
+}
+
+
+def _hy_v4(n_chosen: int) -> Variant:
+    """Several heads, limits that bind, and with 0 keys to choose no indexer."""
+    name, variant = _sparse("hy_v4", n_chosen, **_YARN, **_STREAMS)
+    for i in range(2):
+        variant["reshape"] |= {f"blk.{i}.attn_sinks.weight": [5], f"blk.{i}.attn_gate.weight": [128, 240]}
+    if not n_chosen:
+        tensors = ("k_norm.weight", "k_norm.bias", "proj.weight", "attn_k.weight", "attn_q_b.weight")
+        variant["drop_tensors"] = tuple(f"indexer.{tensor}" for tensor in tensors)
+    return name, variant
+
+
 LATENTS: dict[str, Variant] = {
     "minicpm3-heads": _minicpm3(n_heads=3, nope=32, n_rot=16, value_dim=48, rank=96),
     "minicpm3-many-heads": _minicpm3(n_heads=20, nope=24, n_rot=10, value_dim=24, rank=40),
@@ -172,6 +190,8 @@ LATENTS: dict[str, Variant] = {
     "deepseek32-many-keys": _sparse("deepseek32", 70, **_YARN),
     "glm-dsa-shared-choice": _sparse("glm-dsa", 12, attention__indexer__types=(["ARRAY", "UINT32"], [1, 0])),
     "dots3note-few-keys": _windowed(12),
+    "hy_v4-few-keys": _hy_v4(9),
+    "hy_v4-no-indexer": _hy_v4(0),
     "mistral4-yarn": _deepseek("mistral4", **_YARN),
     "mistral4-temperature": _deepseek("mistral4", **_YARN, **_TEMPERATURE),
 }

@@ -40,7 +40,7 @@ class PreNorm(Decoder):
         x = self.embedded(b, w)
         for layer in self.layers:
             x = self.block(b, w, x, layer, states[layer], ropes[layer])
-        self.finish(b, w, self.norm(b, w, x, self.last_norm))
+        self.finish(b, w, self.outcome(b, w, x))
 
     def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
         """The rotation of each layer."""
@@ -77,6 +77,10 @@ class PreNorm(Decoder):
             "plain": self.plain_feed_forward,
         }
         return kinds[self.ff_kind](b, w, x, layer, self.activation)
+
+    def outcome(self, b: Ops, w: Weights, x: Value) -> Value:
+        """What the layers have left, behind the last norm."""
+        return self.norm(b, w, x, self.last_norm)
 
     def finish(self, b: Ops, w: Weights, x: Value) -> None:
         """From the last norm to the logits."""

@@ -45,7 +45,7 @@ class Hybrid(PreNorm):
         for layer in self.layers:
             own = [next(slots) for _ in self.layer_states(layer)]
             x = self.block(b, w, x, layer, own, ropes[layer])
-        self.finish(b, w, self.norm(b, w, x, self.last_norm))
+        self.finish(b, w, self.outcome(b, w, x))
 
     def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
         if self.is_recurrent(layer):

@@ -34,8 +34,13 @@ class Indexed(LatentAttention):
     """
 
     indexer_neox: ClassVar[bool] = True
+    indexer_rotates_last: ClassVar[bool] = False
+    """Whether the last values of an indexer's head are rotated, not the first."""
+    may_see_all: ClassVar[bool] = False
+    """Whether a file may have no indexer."""
 
     n_chosen: int
+    """Keys that a token sees; 0: all, and no layer has an indexer."""
     n_indexer_heads: int
     indexer_dim: int
     indexer_eps: float
@@ -44,21 +49,18 @@ class Indexed(LatentAttention):
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
-        model = super().read(
-            keys,
-            n_chosen=keys.whole("attention.indexer.top_k", high=MAX_CONTEXT),
-            n_indexer_heads=keys.whole("attention.indexer.head_count", high=MAX_HEADS),
-            indexer_dim=keys.whole("attention.indexer.key_length", high=MAX_HEADS),
-            **own,
-        )
+        least, n_heads, dim = (0 if cls.may_see_all else 1), 0, 0
+        n_chosen = keys.whole("attention.indexer.top_k", 0 if cls.may_see_all else None, least, MAX_CONTEXT)
+        if n_chosen:
+            n_heads = keys.whole("attention.indexer.head_count", high=MAX_HEADS)
+            dim = keys.whole("attention.indexer.key_length", high=MAX_HEADS)
+        model = super().read(keys, n_chosen=n_chosen, n_indexer_heads=n_heads, indexer_dim=dim, **own)
         if not model.nope_dim:
             raise keys.fail(
                 "rope.dimension_count", model.n_rot, f"fewer than a key's {model.head_dim} values"
             )
-        if model.n_rot > model.indexer_dim:
-            raise keys.fail(
-                "attention.indexer.key_length", model.indexer_dim, f"at least {model.n_rot} values"
-            )
+        if n_chosen and model.n_rot > dim:
+            raise keys.fail("attention.indexer.key_length", dim, f"at least {model.n_rot} values")
         return model
 
     def states(self) -> list[State]:
@@ -76,10 +78,11 @@ class Indexed(LatentAttention):
     def found(
         self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope, **seen: Any
     ) -> Value:
-        if b.n_ctx <= self.n_chosen or state.keys is None:
+        sees_all = not self.n_chosen or b.n_ctx <= self.n_chosen
+        if self.n_chosen and (sees_all or state.keys is None):
             for part in ("attn_q_b", "attn_k", "k_norm", "k_norm.bias", "proj"):
                 w.skip(f"blk.{layer}.indexer.{part}")
-        if b.n_ctx <= self.n_chosen or self.window_of(layer):
+        if sees_all or self.window_of(layer):
             return super().found(b, w, x, layer, state.latent, rope)
         if state.keys is not None:
             state.chosen[:] = [self.chosen_keys(b, w, x, layer, state.keys, rope)]
@@ -88,9 +91,10 @@ class Indexed(LatentAttention):
     def chosen_keys(
         self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope
     ) -> ChosenKeys:
-        """What the indexer chooses; the first values of its heads are rotated."""
+        """What the indexer chooses."""
         name, n = f"blk.{layer}.indexer.", self.n_indexer_heads
-        rope = replace(rope, neox=self.indexer_neox)
+        first = self.indexer_dim - self.n_rot if self.indexer_rotates_last else 0
+        rope = replace(rope, neox=self.indexer_neox, first=first)
         key = self.project(b, w, x, f"{name}attn_k", self.indexer_dim)
         norm, bias = (w.vector(f"{name}k_norm{end}", self.indexer_dim) for end in ("", ".bias"))
         b.store(b.rope(b.layer_norm(key, norm, bias, self.indexer_eps), 1, rope), None, state)
@@ -99,3 +103,13 @@ class Indexed(LatentAttention):
         weights = self.project(b, w, x, f"{name}proj", n)
         weights = b.scale(weights, float((self.indexer_dim * n) ** -0.5))
         return b.choose_keys(q, weights, state, n, self.n_chosen)
+
+
+def indexer_layers(keys: Keys, n_layers: int, default: tuple[bool, ...]) -> tuple[bool, ...]:
+    """For each layer whether it has an indexer, as the file says; the first must have one."""
+    key, found = "attention.indexer.types", default
+    if keys.get(key) is not None:
+        found = tuple(kind != 0 for kind in keys.per_layer(key, n_layers, high=1))
+    if not any(found[:1]):
+        raise keys.refuse(key, "a first layer with an indexer of its own")
+    return found

@@ -15,7 +15,7 @@ from llmgen.model.ops import Choice, Ops, Scores, Value
 from llmgen.model.weights import Weights
 
 MAX_EXPERTS = 1 << 14
-_GATING: tuple[Scores, ...] = ("softmax", "sigmoid", "softmax_chosen")
+_GATING: tuple[Scores, ...] = ("softmax", "sigmoid", "softmax_chosen", "sqrt_softplus")
 """The scores that ``expert_gating_func`` numbers, from 1 on (src/llama-hparams.h of llama.cpp)."""
 
 
@@ -208,6 +208,28 @@ class Mixture(PreNorm):
     def shared_gated(self, b: Ops, gate: Value, up: Value, layer: int) -> Value:
         """The gated activation inside the shared expert."""
         return b.gated(gate, up, self.activation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClampedExperts(Mixture):
+    """Inside experts the gate has an upper limit, and what it gates one for its magnitude."""
+
+    clamps: tuple[float, ...]
+    """These limits for each layer; 0: none."""
+
+    @classmethod
+    def read(cls, keys: Keys, **own: Any) -> Self:
+        n_layers = keys.whole("block_count", high=MAX_LAYERS)
+        own.setdefault("clamps", keys.per_layer_real("swiglu_clamp_exp", n_layers))
+        return super().read(keys, **own)
+
+    def expert_gated(self, b: Ops, gate: Value, up: Value, layer: int) -> Value:
+        return super().expert_gated(b, *clamped(b, gate, up, self.clamps[layer]), layer)
+
+
+def clamped(b: Ops, gate: Value, up: Value, limit: float) -> tuple[Value, Value]:
+    """A gate and what it gates within a limit; llama.cpp takes one of no more than 1e-6 for none."""
+    return (b.at_most(gate, limit), b.clamp(up, limit)) if limit > 1e-6 else (gate, up)
 
 
 class GatedShared(Mixture):

@@ -25,8 +25,9 @@ ChosenKeys: TypeAlias = Any
 """A backend's own class: which keys each token attends to."""
 Choice: TypeAlias = Any
 """A backend's own class: which experts each token takes, and with which weights."""
-Scores: TypeAlias = Literal["softmax", "sigmoid", "softmax_chosen"]
-"""The scores that weigh experts: softmax or sigmoid of the router's logits, or softmax of those of the chosen."""
+Scores: TypeAlias = Literal["softmax", "sigmoid", "softmax_chosen", "sqrt_softplus"]
+"""The scores that weigh experts: softmax, sigmoid or the root of the softplus of the router's logits, or softmax of
+those of the chosen."""
 
 
 class Ops(Protocol):
@@ -66,6 +67,8 @@ class Ops(Protocol):
         position_scale: np.ndarray | None = None,
     ) -> Value:
         """Rotate each of the n_heads heads of x by its token's position, times ``scale``; in place.
+
+        rope: see there which values of a head it rotates; ``scale`` multiplies all of them.
 
         position_scale: one more factor for each position, float32 [n_ctx].
         """
@@ -202,6 +205,23 @@ class Ops(Protocol):
         For each token and column h = exp(step * a) * h + step * x * b; the result is c . h + skip * x.
         step: [tokens, x.n]; a: [size, x.n]; b, c: [tokens, size]; skip: [x.n]; state:
         ``Recurrent(x.n, size)``.
+        """
+
+    # ---- residuals of several streams ------------------------------------------------
+
+    def blend(self, x: Value, weights: Value | Vector, n_parts: int) -> Value:
+        """Weighted sums of the parts of x, ``n_parts`` of them: [tokens, n_parts * size of a part].
+
+        Part j of the result is the sum over i of weights[i * n_parts + j] * part i of x; so x has
+        weights.n / n_parts parts, side by side and of the same size.  weights: of each token, or a
+        vector for all.
+        """
+
+    def sinkhorn(self, x: Value, rounds: int, eps: float) -> Value:
+        """Of each token a square matrix, row by row, made nearly doubly stochastic: [tokens, x.n].
+
+        softmax of each row, plus eps; then, ``rounds`` times in all, columns and before each further
+        time rows are divided by their sums plus eps (Sinkhorn and Knopp, 1967).
         """
 
     # ---- mixtures of experts ---------------------------------------------------------

@@ -51,12 +51,14 @@ class Rope:
 
     neox: pairs are (i, i + n_rot / 2), otherwise (2i, 2i + 1).  frequencies: angle per
     position of each pair, float64 [n_rot / 2].  magnitude multiplies cosines and sines.
+    first: values of a head before the n_rot that are rotated.
     """
 
     n_rot: int
     neox: bool
     frequencies: np.ndarray
     magnitude: float = 1.0
+    first: int = 0
 
     @classmethod
     def of(

@@ -21,10 +21,11 @@ from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, KernelAddress
 from llmgen.backends.cpu.recorder import COUNT_TOKENS
 from llmgen.backends.cpu.recurrent_recorder import RecurrentRecorder
 from llmgen.backends.cpu.states import PlacedKV
+from llmgen.backends.cpu.stream_recorder import StreamRecorder
 from llmgen.model.weights import Experts, Matrix, Vector
 
 
-class DecodeRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder):
+class DecodeRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, StreamRecorder):
     """Generated tokens, 1 to MAX_COLUMNS."""
 
     max_tokens = MAX_COLUMNS
@@ -41,7 +42,9 @@ class DecodeRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder):
     def _head_partition(self, n_heads: int) -> Hashable:
         return Heads(n_heads)
 
-    def _in_place(self, kernel: str, x: Value, partition: Hashable, /, **arguments: Any) -> Value:
+    def _in_place(
+        self, kernel: str, x: Value, partition: Hashable, /, *, from_byte: int = 0, **arguments: Any
+    ) -> Value:
         # a private copy is complete in every thread: each works on its own heads, then all read the shared result
         if x.private:
             shared = self.value(x.n, private=False, partition=partition)
@@ -49,7 +52,7 @@ class DecodeRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder):
             arguments = {name: shared if a is x else a for name, a in arguments.items()}
             x.copies["shared"] = shared
             x = shared
-        return super()._in_place(kernel, x, partition, **arguments)
+        return super()._in_place(kernel, x, partition, from_byte=from_byte, **arguments)
 
     def _copy_heads(self, x: Value, out: Value, partition: Hashable) -> None:
         assert isinstance(partition, Heads)

@@ -23,6 +23,7 @@ from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, KernelAddress
 from llmgen.backends.cpu.recurrent_recorder import RecurrentRecorder
 from llmgen.backends.cpu.runtime.caches import panels_together
 from llmgen.backends.cpu.states import PlacedKV
+from llmgen.backends.cpu.stream_recorder import StreamRecorder
 from llmgen.model.weights import Experts, Matrix, Vector
 
 PANEL_COLUMNS = 1024
@@ -30,7 +31,7 @@ PANEL_COLUMNS = 1024
 activations of a tile, stay in the first cache."""
 
 
-class PrefillRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder):
+class PrefillRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, StreamRecorder):
     """Prompt tokens, up to ``chunk`` of one sequence or several."""
 
     split_tokens = 1

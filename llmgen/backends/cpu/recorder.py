@@ -34,7 +34,7 @@ from llmgen.backends.cpu.partitions import (
 )
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Step, Stream, Value
 from llmgen.backends.cpu.states import PlacedKV
-from llmgen.model.rope import Rope
+from llmgen.model.rope import NOPE, Rope
 from llmgen.model.weights import Matrix, Vector
 
 COUNT_TOKENS = 8 * FIELDS["n_tokens"]
@@ -186,6 +186,8 @@ class Recorder(ABC):
         scale: float = 1.0,
         position_scale: np.ndarray | None = None,
     ) -> Value:
+        if rope.first and (scale != 1.0 or position_scale is not None):
+            x, scale, position_scale = self.rope(x, n_heads, NOPE, scale, position_scale), 1.0, None
         table = self.binding.rope(rope)
         first, last = self._head_range(n_heads)
         return self._in_place(
@@ -200,11 +202,18 @@ class Recorder(ABC):
             table=table.address,
             scale=scale,
             position_scale=0 if position_scale is None else self.binding.keep(position_scale),
+            from_byte=4 * rope.first,
         )
 
-    def _in_place(self, kernel: str, x: Value, partition: Hashable, /, **arguments: Any) -> Value:
-        """Emit a kernel that changes x or a copy of it; returns the value with the result."""
-        self.emit(kernel, [(x, partition, True)], x=x, **arguments)
+    def _in_place(
+        self, kernel: str, x: Value, partition: Hashable, /, *, from_byte: int = 0, **arguments: Any
+    ) -> Value:
+        """Emit a kernel that changes x or a copy of it; returns the value with the result.
+
+        from_byte: where in a token the kernel begins.
+        """
+        here = At(x, lambda thread, n_threads: from_byte) if from_byte else x
+        self.emit(kernel, [(x, partition, True)], x=here, **arguments)
         return x
 
     @abstractmethod

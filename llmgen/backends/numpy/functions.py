@@ -88,21 +88,21 @@ def soft_cap(x: Array, cap: float) -> Array:
     return x if cap == 0 else cap * np.tanh(x / cap)
 
 
-def rotate(x: Array, rows: Array, neox: bool) -> Array:
-    """x [n_tokens, n_heads, head_dim] with its first n_rot values rotated, the others kept.
+def rotate(x: Array, rows: Array, neox: bool, first: int = 0) -> Array:
+    """x [n_tokens, n_heads, head_dim] with n_rot values of each head from ``first`` on rotated, the others kept.
 
     rows: cosines and signed sines of the tokens' positions, [n_tokens, 2, n_rot] (``Rope.rows``).
     neox: the partner of value i is half of n_rot away, otherwise its neighbour.
     """
     n_rot = rows.shape[2]
-    turned = x[..., :n_rot]
+    turned = x[..., first : first + n_rot]
     if neox:
         partners = np.roll(turned, n_rot // 2, axis=-1)
     else:
         partners = turned.reshape(*turned.shape[:-1], -1, 2)[..., ::-1].reshape(turned.shape)
     cosines, sines = (rows[:, None, i].astype(x.dtype) for i in (0, 1))
     y = x.copy()
-    y[..., :n_rot] = turned * cosines + partners * sines
+    y[..., first : first + n_rot] = turned * cosines + partners * sines
     return y
 
 
@@ -110,6 +110,24 @@ def softmax(x: Array) -> Array:
     """Along the last axis; at least one value of a row must be finite."""
     e = np.exp(x - np.max(x, axis=-1, keepdims=True))
     return e / np.sum(e, axis=-1, keepdims=True)
+
+
+_SCORES: dict[str, Callable[[Array], Array]] = {
+    "softmax": softmax,
+    "sigmoid": sigmoid,
+    "softmax_chosen": lambda x: x,
+    "sqrt_softplus": lambda x: np.sqrt(ACTIVATIONS["softplus"](x)),
+}
+
+
+def sinkhorn(x: Array, rounds: int, eps: float) -> Array:
+    """x [n, size, size] made nearly doubly stochastic, as ``model.ops.Ops.sinkhorn`` says."""
+    y = softmax(x) + x.dtype.type(eps)
+    for i in range(rounds):
+        if i:
+            y = y / (y.sum(axis=2, keepdims=True) + x.dtype.type(eps))
+        y = y / (y.sum(axis=1, keepdims=True) + x.dtype.type(eps))
+    return y
 
 
 def choose(
@@ -126,7 +144,7 @@ def choose(
 
     The arguments are those of ``model.ops.Ops.choose_experts``.
     """
-    weights = {"softmax": softmax, "sigmoid": sigmoid, "softmax_chosen": lambda x: x}[scores](logits)
+    weights = _SCORES[scores](logits)
     n_groups, n_groups_used = groups
     # without a bias the logits have the order of the scores, of which rounding may make equals
     keys = logits if bias is None and n_groups == 1 else weights + (0 if bias is None else bias)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -141,7 +142,7 @@ class NumpyOps:
         position_scale: np.ndarray | None = None,
     ) -> Value:
         rows = rope.rows(self._position, self._position + len(self._ids), x.x.dtype)
-        y = functions.rotate(self._heads(x, n_heads), rows, rope.neox) * x.x.dtype.type(scale)
+        y = functions.rotate(self._heads(x, n_heads), rows, rope.neox, rope.first) * x.x.dtype.type(scale)
         if position_scale is not None:
             y = y * position_scale[self._positions, None, None].astype(y.dtype)
         return self._flat(y)
@@ -298,6 +299,14 @@ class NumpyOps:
             x.x, step.x, a.values.astype(dtype), b.x, c.x, state.values
         )
         return Value(y + skip.values.astype(dtype) * x.x)
+
+    def blend(self, x: Value, weights: Value | Vector, n_parts: int) -> Value:
+        table = (np.ones((len(x.x), 1), x.x.dtype) * self._second(weights)).reshape(len(x.x), -1, n_parts)
+        return self._flat(np.einsum("tij,tin->tjn", table, self._heads(x, table.shape[1])))
+
+    def sinkhorn(self, x: Value, rounds: int, eps: float) -> Value:
+        size = math.isqrt(x.n)
+        return self._flat(functions.sinkhorn(x.x.reshape(len(x.x), size, size), rounds, eps))
 
     def choose_experts(
         self,

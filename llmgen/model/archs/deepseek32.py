@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from llmgen.model.archs import architecture
 from llmgen.model.archs.deepseek2 import DeepSeek2
-from llmgen.model.indexer import Indexed
+from llmgen.model.indexer import Indexed, indexer_layers
 from llmgen.model.keys import MAX_CONTEXT, Keys
 
 
@@ -38,15 +38,12 @@ class GLM5(DeepSeek32):
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
         n_layers = keys.whole("block_count") - keys.whole("nextn_predict_layers", 0, low=0)
-        key = "attention.indexer.types"
-        if keys.get(key) is not None:
-            has_indexer = tuple(kind != 0 for kind in keys.per_layer(key, n_layers, high=1))
-        elif keys.whole("context_length", high=MAX_CONTEXT) < 1 << 20:
-            has_indexer = (True,) * n_layers
-        else:  # as in GLM 5.2, whose first files do not say so
-            has_indexer = tuple(layer < 2 or layer % 4 == 2 for layer in range(n_layers))
-        if not any(has_indexer[:1]):
-            raise keys.refuse(key, "a first layer with an indexer of its own")
+        default = (True,) * n_layers
+        if (
+            keys.whole("context_length", high=MAX_CONTEXT) >= 1 << 20
+        ):  # GLM 5.2, whose first files do not say so
+            default = tuple(layer < 2 or layer % 4 == 2 for layer in range(n_layers))
+        has_indexer = indexer_layers(keys, n_layers, default)
         return super().read(keys, indexer_eps=1e-6, log_multiplier=0.0, has_indexer=has_indexer, **own)
 
     @classmethod

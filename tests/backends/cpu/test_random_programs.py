@@ -48,7 +48,7 @@ EXPERTS = {
 KINDS = [
     *("rms", "layer", "linear", "linear", "linear", "bias", "add", "add", "add", "silu", "gelu", "sigmoid"),
     *("only gelu", "only silu", "only relu", "times", "times row", "add row", "scale", "clamp", "gate"),
-    *("only softplus", "turn", "convolve", "attend", "delta", "scan", "experts", "spread"),
+    *("only softplus", "turn", "convolve", "attend", "delta", "scan", "experts", "spread", "streams"),
 ]
 HEADS, KEY_DIM, SIZE, TAPS = 4, 8, 6, 3
 N_PROMPT, N_ALONE = 21, 5
@@ -155,6 +155,9 @@ def recorded(ops: list[tuple[Any, ...]]) -> Callable[[Llama, Ops, Weights, Any],
                 values.append(b.gate_heads(values[x], values[y]))  # heads of one value
             elif kind == "turn":
                 values.append(b.head_part(values[x], 1, 0, values[x].n))
+            elif kind == "streams":
+                mixing = b.sinkhorn(b.head_part(values[y], 1, 3, HEADS * HEADS), 2, 1e-3)
+                values.append(b.blend(values[x], mixing, HEADS))
             elif state_of(kind, N_EMBD):
                 values.append(recurred(b, w, kind, values[x], values[y], next(slots)))
             elif kind in ("experts", "spread"):
@@ -247,6 +250,11 @@ def computed(
             values.append(values[x] * ACTIVATIONS["sigmoid"](values[y]))
         elif kind == "turn":
             values.append(values[x])
+        elif kind == "streams":
+            parts = values[x].reshape(len(ids), HEADS, -1)
+            logits = values[y][:, 3 : 3 + HEADS * HEADS].reshape(len(ids), HEADS, HEADS)
+            mixing = functions.sinkhorn(logits, 2, 1e-3)
+            values.append(np.einsum("tij,tin->tjn", mixing, parts).reshape(values[x].shape))
         elif state_of(kind, N_EMBD):
             pairs = zip(sequences(values[x]), sequences(values[y]), strict=True)
             values.append(np.concatenate([recurrence(kind, *pair) for pair in pairs]))

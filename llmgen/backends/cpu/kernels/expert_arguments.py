@@ -34,7 +34,7 @@ class Choose(NamedTuple):
     control: Any
 
 
-SCORES = ("softmax", "sigmoid", "softmax_chosen")
+SCORES = ("softmax", "sigmoid", "softmax_chosen", "sqrt_softplus")
 """Which scores weigh the experts, as in ``model.ops``."""
 
 

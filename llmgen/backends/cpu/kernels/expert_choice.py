@@ -19,7 +19,9 @@ from llmgen.backends.cpu.kernels.simd import (
 )
 
 choose_at = places(Choose)
-_SOFTMAX, _SIGMOID, _SOFTMAX_CHOSEN = (SCORES.index(n) for n in ("softmax", "sigmoid", "softmax_chosen"))
+_SOFTMAX, _SIGMOID, _SOFTMAX_CHOSEN, _SQRT_SOFTPLUS = (
+    SCORES.index(n) for n in ("softmax", "sigmoid", "softmax_chosen", "sqrt_softplus")
+)
 _LEAST_SUM = np.float32(6.103515625e-5)  # llama.cpp's: the smallest normal number of float16
 
 
@@ -138,7 +140,14 @@ def choose(args: int, thread: int, n_threads: int) -> None:
         else:
             for i in range(0, n, 16):
                 x = load_f32x16(logits + 4 * i)
-                store_f32x16(scores + 4 * i, functions.sigmoid(x) if kind == _SIGMOID else x)
+                if kind == _SIGMOID:
+                    x = functions.sigmoid(x)
+                elif kind == _SQRT_SOFTPLUS:
+                    x = functions.softplus(x)
+                store_f32x16(scores + 4 * i, x)
+            if kind == _SQRT_SOFTPLUS:
+                for i in range(n):
+                    store_f32(scores + 4 * i, np.sqrt(load_f32(scores + 4 * i)))
         by = logits  # scores grow with logits, and rounding them could only make equals
         if bias != 0 or n_groups > 1:
             by = keys
