@@ -83,11 +83,11 @@ def _by_row(quant: QuantType, row: Row) -> Any:
         steps = arg(args, at.steps)
         tail = arg(args, at.tail)
         columns = control_field(arg(args, at.control), arg(args, at.count))
+        end = weights + last * row_bytes
+        upcoming = arg(args, ARG_NEXT)
         if columns == 1:
             x0 = arg(args, at.x)
             out = arg(args, at.out)
-            end = weights + last * row_bytes
-            upcoming = arg(args, ARG_NEXT)
             for row in range(first, last):
                 p = weights + row * row_bytes
                 following = further(p, AHEAD, end, upcoming)
@@ -116,6 +116,7 @@ def _by_row(quant: QuantType, row: Row) -> Any:
             out = arg(args, at.out) + start * out_stride
             for row in range(first, last):
                 p = weights + row * row_bytes
+                following = further(p, AHEAD, end, upcoming)
                 if row == copied_row:
                     p = copy_address
                 for c in range(n):
@@ -123,6 +124,8 @@ def _by_row(quant: QuantType, row: Row) -> Any:
                     store_f32x16(sums + COLUMN_SUMS * c + 64, zero_f32x16())
                 x = x0
                 for _ in range(steps):
+                    ask(following)
+                    following += step_bytes
                     u = unpack(p)
                     for c in range(n):
                         s = sums + COLUMN_SUMS * c
