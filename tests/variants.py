@@ -2,7 +2,8 @@
 
 model/variants.npz holds `tokens` int32 [90] and, for each name, the logits float32 [2, 128]
 after the last two of them, computed by llama.cpp (llama-cpp-python 0.3.36, CPU, f32 cache,
-flash attention off, a context of 256) in one batch on the very files built here.
+flash attention off, a context of 256) in one batch on the very files built here. Only with flash attention
+does it leave keys out in MiniMax M3, so there it is on.
 """
 
 from __future__ import annotations
@@ -44,6 +45,23 @@ def _heads(n_heads: int, n_kv_heads: int, head_dim: int) -> dict[str, list[int]]
     for which, n in rows.items():
         shapes |= {f"attn_{which}.weight": [256, n], f"attn_{which}.bias": [n]}
     return {f"blk.{i}.{name}": shape for i in range(2) for name, shape in shapes.items()}
+
+
+def _sparse(block: int, n_chosen: int, n_local: int) -> tuple[str, dict[str, Any]]:
+    """Three query heads for each key/value head, which chooses ``n_chosen`` blocks."""
+    sizes = {"top_k": n_chosen, "block_size": block, "local_blocks": n_local, "key_length": 64}
+    rows = {"q.weight": [256, 768], "q.bias": [768], "output.weight": [768, 256]}
+    indexer = {"q_proj": [256, 128], "k_proj": [256, 64], "q_norm": [64], "k_norm": [64]}
+    return "minimax-m3-moe", {
+        "set_keys": {
+            "attention.head_count": ("UINT32", 6),
+            **{f"attention.indexer.{key}": ("UINT32", size) for key, size in sizes.items()},
+        },
+        "reshape": {
+            **{f"blk.{i}.attn_{name}": shape for i in range(2) for name, shape in rows.items()},
+            **{f"blk.1.indexer.{name}.weight": shape for name, shape in indexer.items()},
+        },
+    }
 
 
 # name -> (spec, arguments of build_variant)
@@ -166,6 +184,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2-attn-factor": ("olmo2", {"set_keys": {"rope.scaling.attn_factor": ("FLOAT32", 1.3)}}),
     "olmo2-no-window": ("olmo2", {"drop_keys": ("attention.sliding_window",)}),
     **LATENTS,
+    "minimax-m3-few-blocks": _sparse(4, 5, 1),
+    "minimax-m3-wide-blocks": _sparse(24, 2, 2),
     "olmo2-stacked": ("olmo2", {"reshape": STACKED, "drop_tensors": QKV_WEIGHTS}),
 }
 

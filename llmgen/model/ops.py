@@ -23,6 +23,8 @@ StateHandle: TypeAlias = Any
 """A backend's own class: one of the states that the architecture asked for, in a sequence."""
 ChosenKeys: TypeAlias = Any
 """A backend's own class: which keys each token attends to."""
+ChosenBlocks: TypeAlias = Any
+"""A backend's own class: which blocks of keys each token attends to with each key/value head."""
 Choice: TypeAlias = Any
 """A backend's own class: which experts each token takes, and with which weights."""
 Scores: TypeAlias = Literal["softmax", "sigmoid", "softmax_chosen", "sqrt_softplus"]
@@ -88,12 +90,14 @@ class Ops(Protocol):
         cap: float = 0.0,
         slopes: np.ndarray | None = None,
         sinks: Vector | None = None,
+        chosen: ChosenBlocks | None = None,
     ) -> Value:
         """softmax(q k^T) v over a ``KV`` state, within its window: [tokens, n_heads * value_dim].
 
         q is already scaled.  cap: scores become cap * tanh(score / cap); 0: unchanged.
         slopes, float32 [n_heads]: a score is reduced by its head's slope for each position of
         distance.  sinks [n_heads]: one more score for each head, whose value is zero.
+        chosen: the blocks that a token sees of a state without a window, with no slopes.
         """
 
     def attend_latent(
@@ -119,6 +123,16 @@ class Ops(Protocol):
         The score of a key is the sum over heads of weights[head] * max(0, q[head] . key) (DeepSeek
         V3.2's lightning indexer); of equal ones the earlier comes first.  q [tokens, n_heads *
         key_dim], weights [tokens, n_heads].
+        """
+
+    def choose_blocks(
+        self, q: Value, state: StateHandle, n_heads: int, block: int, k: int, local: int
+    ) -> ChosenBlocks:
+        """The k blocks of ``block`` neighbouring keys with the largest scores for each token and head, or all.
+
+        The score of a block is its largest q[head] . key, over the keys in a ``KV`` state of one head that the
+        token sees.  The token's own block and the local - 1 before it come first; of equal ones
+        the earlier (MiniMax M3).  q [tokens, n_heads * key_dim].
         """
 
     def linear_heads(self, x: Value, w: Sequence[Matrix], turned: bool = False) -> Value:

@@ -44,7 +44,9 @@ def test_more_layers_and_experts_yarn_and_scaled_logits(name: str, kind: str) ->
 @pytest.mark.parametrize("name", variants.VARIANTS)
 def test_variants(name: str) -> None:
     tokens, expected = variants.reference(name)
-    limit = 1e-8 if name.startswith("gemma") else 3e-11
+    # llama.cpp's gelu comes from a float16 table, and its flash attention rounds queries to float16
+    rounded = {"gemma": 1e-8, "minimax-m3": 1e-7}
+    limit = next((limit for family, limit in rounded.items() if name.startswith(family)), 3e-11)
     assert nmse(logits(variants.build(name), tokens, n_past=88), expected) < limit
 
 

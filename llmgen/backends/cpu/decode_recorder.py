@@ -20,12 +20,13 @@ from llmgen.backends.cpu.partitions import Heads, Rows, padded_units, real_units
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, KernelAddress, Value
 from llmgen.backends.cpu.recorder import COUNT_TOKENS
 from llmgen.backends.cpu.recurrent_recorder import RecurrentRecorder
+from llmgen.backends.cpu.sparse_recorder import SparseRecorder
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.backends.cpu.stream_recorder import StreamRecorder
 from llmgen.model.weights import Experts, Matrix, Vector
 
 
-class DecodeRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, StreamRecorder):
+class DecodeRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, SparseRecorder, StreamRecorder):
     """Generated tokens, 1 to MAX_COLUMNS."""
 
     max_tokens = MAX_COLUMNS

@@ -22,6 +22,7 @@ from llmgen.backends.cpu.partitions import TOKENS, share
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, KernelAddress, Step, Value
 from llmgen.backends.cpu.recurrent_recorder import RecurrentRecorder
 from llmgen.backends.cpu.runtime.caches import panels_together
+from llmgen.backends.cpu.sparse_recorder import SparseRecorder
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.backends.cpu.stream_recorder import StreamRecorder
 from llmgen.model.weights import Experts, Matrix, Vector
@@ -31,7 +32,7 @@ PANEL_COLUMNS = 1024
 activations of a tile, stay in the first cache."""
 
 
-class PrefillRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, StreamRecorder):
+class PrefillRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, SparseRecorder, StreamRecorder):
     """Prompt tokens, up to ``chunk`` of one sequence or several."""
 
     split_tokens = 1

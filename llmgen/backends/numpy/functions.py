@@ -181,7 +181,7 @@ def attention(
     cap: float = 0.0,
     slopes: Array | None = None,
     sinks: Array | None = None,
-    chosen: list[Array] | None = None,
+    chosen: list[list[Array]] | None = None,
 ) -> Array:
     """Attention with grouped heads.
 
@@ -190,7 +190,7 @@ def attention(
     0 means all; if it is chunked, those from the last multiple of w on. Without causal order it
     also sees what comes after it. slopes [n_heads]: what a score loses with each position of distance (ALiBi,
     arXiv:2108.12409). sinks [n_heads]: a score without a value (arXiv:2309.17453).
-    chosen: the positions of the keys that each query sees.
+    chosen: the positions of the keys that each query sees with each kv head.
     Returns [n, n_heads, dv]. One query at a time: no quadratic memory.
     """
     n, n_heads, _ = q.shape
@@ -202,7 +202,7 @@ def attention(
         if chunked:
             start = (end - 1) // window * window
         for head in range(n_heads):
-            seen: Any = slice(start, end) if chosen is None else chosen[i]
+            seen: Any = slice(start, end) if chosen is None else chosen[i][head // group]
             keys, values = k[seen, head // group], v[seen, head // group]
             scores = soft_cap(keys @ q[i, head] * q.dtype.type(scale), cap)
             if slopes is not None:
@@ -211,6 +211,16 @@ def attention(
                 scores = np.append(scores, q.dtype.type(sinks[head]))
             out[i, head] = softmax(scores)[: len(values)] @ values
     return out
+
+
+def best_blocks(scores: Array, block: int, k: int, local: int) -> Array:
+    """The positions in the k blocks with the largest of ``scores`` [n], the last ``local`` blocks first."""
+    starts = np.arange(0, len(scores), block)
+    best = np.maximum.reduceat(scores, starts)
+    best[max(0, len(best) - local) :] = np.inf
+    chosen = np.sort(np.argsort(-best, kind="stable")[:k])
+    positions = (starts[chosen][:, None] + np.arange(block)).reshape(-1)
+    return positions[positions < len(scores)]
 
 
 def convolution(x: Array, w: Array, before: Array) -> tuple[Array, Array]:

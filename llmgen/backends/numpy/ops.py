@@ -165,6 +165,7 @@ class NumpyOps:
         cap: float = 0.0,
         slopes: np.ndarray | None = None,
         sinks: Vector | None = None,
+        chosen: list[list[Array]] | None = None,
     ) -> Value:
         attended = functions.attention(
             self._heads(q, n_heads),
@@ -178,6 +179,7 @@ class NumpyOps:
             cap=cap,
             slopes=slopes,
             sinks=None if sinks is None else sinks.values,
+            chosen=chosen,
         )
         return self._flat(attended)
 
@@ -189,7 +191,7 @@ class NumpyOps:
         n_heads: int,
         cap: float = 0.0,
         sinks: Vector | None = None,
-        chosen: list[Array] | None = None,
+        chosen: list[list[Array]] | None = None,
     ) -> Value:
         attended = functions.attention(
             np.concatenate([self._heads(content, n_heads), self._heads(position, n_heads)], axis=2),
@@ -204,13 +206,24 @@ class NumpyOps:
         )
         return self._flat(attended)
 
-    def choose_keys(self, q: Value, weights: Value, state: KVState, n_heads: int, k: int) -> list[Array]:
+    def choose_keys(
+        self, q: Value, weights: Value, state: KVState, n_heads: int, k: int
+    ) -> list[list[Array]]:
         queries, keys = self._heads(q, n_heads), state.k[:, 0]
         chosen = []
         for i, position in enumerate(self._positions):
             scores = weights.x[i] @ functions.relu(queries[i] @ keys[: position + 1].T)
-            chosen.append(np.sort(np.argsort(-scores, kind="stable")[:k]))
+            chosen.append([np.sort(np.argsort(-scores, kind="stable")[:k])])
         return chosen
+
+    def choose_blocks(
+        self, q: Value, state: KVState, n_heads: int, block: int, k: int, local: int
+    ) -> list[list[Array]]:
+        queries, keys = self._heads(q, n_heads), state.k[:, 0]
+        return [
+            [functions.best_blocks(keys[: position + 1] @ query, block, k, local) for query in queries[i]]
+            for i, position in enumerate(self._positions)
+        ]
 
     def linear_heads(self, x: Value, w: Sequence[Matrix], turned: bool = False) -> Value:
         heads = self._heads(x, len(w))

@@ -165,15 +165,16 @@ def test_long_context_without_a_window() -> None:
 
 def bit_variants() -> list[Path]:
     quantized = [build_arch("gemma3-dense", "q4_0"), build_arch("llama-dense", "q8_0")]
-    # a latent cache, and one of which a few keys are chosen
-    quantized += [variants.build(name) for name in ("minicpm3-many-heads", "deepseek32-few-keys")]
+    # a latent cache, one of which a few keys are chosen, and one of which blocks of them are
+    names: tuple[str, ...] = ("minicpm3-many-heads", "deepseek32-few-keys", "minimax-m3-wide-blocks")
+    quantized += [variants.build(name) for name in names]
     mixtures = [build_changed("qwen3moe-moe", "experts", kind) for kind in ("f32", "q4_0", "q8_0")]
     # windows; sinks and scales; slopes, learned positions and clamps; recurrent states
     names = ("olmo2-dense", "granite_swa-dense", "mpt-dense", "qwen35-dense")
     return [*quantized, *map(build_arch, names), *mixtures]
 
 
-@pytest.mark.parametrize("index", range(11))
+@pytest.mark.parametrize("index", range(12))
 @pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0", "k=nf4,v=q4_0"])
 def test_chunks_and_threads_do_not_change_a_bit(index: int, kv_type: str) -> None:
     path, tokens = bit_variants()[index], np.random.default_rng(6).integers(0, 128, 150)

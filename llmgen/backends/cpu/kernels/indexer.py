@@ -127,6 +127,28 @@ def border(scores, n, k, counts):  # type: ignore[no-untyped-def]
     return found, wanted
 
 
+@inline
+def choose_best(scores, n, k, out, counts):  # type: ignore[no-untyped-def]
+    """How many of n scores are chosen, and the places of the k largest or of all, ascending -> out int64 [1 + k].
+
+    counts: see ``border``.
+    """
+    store_i64(out, min(n, k))
+    place = out + 8
+    if n <= k:
+        for j in range(n):
+            store_i64(place + 8 * j, j)
+        return
+    least, equals = border(scores, n, k, counts)
+    for j in range(n):
+        bits = ordered(scores + 4 * j)
+        if bits > least or (bits == least and equals > 0):
+            if bits == least:
+                equals -= 1
+            store_i64(place, j)
+            place += 8
+
+
 @step
 def choose(args: int, thread: int, n_threads: int) -> None:
     """The k keys with the largest scores, or all that a token sees, in their order; each thread takes whole tokens."""
@@ -136,17 +158,4 @@ def choose(args: int, thread: int, n_threads: int) -> None:
         n = load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t) + 1
         scores = arg(args, choose_at.scores) + t * arg(args, choose_at.scores_stride)
         out = arg(args, choose_at.out) + t * arg(args, choose_at.out_stride)
-        store_i64(out, min(n, k))
-        place = out + 8
-        if n <= k:
-            for j in range(n):
-                store_i64(place + 8 * j, j)
-            continue
-        least, equals = border(scores, n, k, arg(args, choose_at.scratch))
-        for j in range(n):
-            bits = ordered(scores + 4 * j)
-            if bits > least or (bits == least and equals > 0):
-                if bits == least:
-                    equals -= 1
-                store_i64(place, j)
-                place += 8
+        choose_best(scores, n, k, out, arg(args, choose_at.scratch))
