@@ -18,7 +18,7 @@ from llmgen.errors import UsageError
 from llmgen.model.decoder import Decoder, check_same_heads
 from llmgen.model.keys import MAX_CONTEXT, MAX_FEED_FORWARD, MAX_HEADS, MAX_LAYERS, Keys
 from llmgen.model.ops import Ops, StateHandle, Value
-from llmgen.model.rope import NOPE, Rope, RopeScaling
+from llmgen.model.rope import NOPE, Rope
 from llmgen.model.weights import Matrix, Weights
 
 
@@ -285,7 +285,7 @@ class LocalRopes(Windowed):
 
     def local_rope(self) -> Rope:
         """The rotation of layers with the window."""
-        scaling = self.rope_scaling if self.local_scaled else RopeScaling()
+        scaling = self.rope_scaling if self.local_scaled else self.rope_scaling.unstretched()
         return Rope.of(self.n_rot, self.rope_base_local, self.neox, scaling)
 
 

@@ -27,6 +27,8 @@ class RopeScaling:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     log_multiplier: float = 0.0
+    extrapolation: float = 1.0
+    """YaRN: how much of the ramp counts; 0: positions are divided for all pairs alike."""
 
     @classmethod
     def read(cls, keys: Keys, context_length: int, ramp: bool = False) -> RopeScaling:
@@ -43,6 +45,10 @@ class RopeScaling:
             beta_slow=keys.real("rope.scaling.yarn_beta_slow", 1.0) if ramp else 1.0,
             log_multiplier=keys.real("rope.scaling.yarn_log_multiplier", 0.0) if ramp else 0.0,
         )
+
+    def unstretched(self) -> RopeScaling:
+        """For layers whose positions are not scaled; the file's factor on cosines and sines stays."""
+        return RopeScaling(attention_factor=self.attention_factor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +124,7 @@ def _frequencies(
         plain = plain / factors
     if scaling.kind != "yarn":
         return plain / scaling.factor, scaling.attention_factor
-    ramp = _yarn_ramp(n_rot, base, scaling)
+    ramp = _yarn_ramp(n_rot, base, scaling) * scaling.extrapolation
     frequencies = plain / scaling.factor * (1 - ramp) + plain * ramp
     return frequencies, scaling.attention_factor * _yarn_magnitude(scaling)
 

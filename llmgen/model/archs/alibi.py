@@ -49,7 +49,8 @@ class Refact(Alibi, PreNorm):
         return b.linear(b.gated(gate, up, activation), w.matrix(name + "down", self.n_embd, n_ff))
 
     def finish(self, b: Ops, w: Weights, x: Value) -> None:
-        w.skip("rope_freqs")
+        for factors in ("rope_freqs", "rope_factors_long", "rope_factors_short"):
+            w.skip(factors)
         super().finish(b, w, x)
 
 

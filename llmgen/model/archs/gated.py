@@ -62,7 +62,8 @@ class MuseGlimmer(GatedAttention, Windowed, Sandwich):
         return self.weightless_norm(b, w, super().embedded(b, w))
 
     def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
-        local = Rope.of(self.n_rot, self.rope_base_local, self.neox)
+        scaling = self.rope_scaling.unstretched()
+        local = Rope.of(self.n_rot, self.rope_base_local, self.neox, scaling)
         return [local if is_local else NOPE for is_local in self.local]
 
     def post_norm(self, b: Ops, w: Weights, x: Value, name: str) -> Value:

@@ -107,5 +107,4 @@ class Gemma3(_Windowed):
         )
 
     def local_scaling(self) -> RopeScaling:
-        # the window's layers are not stretched, but what the file puts on cosines and sines holds for all
-        return RopeScaling(attention_factor=self.rope_scaling.attention_factor)
+        return self.rope_scaling.unstretched()

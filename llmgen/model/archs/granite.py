@@ -11,6 +11,7 @@ import numpy as np
 
 from llmgen.model.archs import architecture
 from llmgen.model.blocks import PerLayer, PreNorm
+from llmgen.model.decoder import check_same_heads
 from llmgen.model.hybrid import Hybrid
 from llmgen.model.keys import MAX_CONTEXT, Keys
 from llmgen.model.mixtures import Mixture
@@ -150,13 +151,15 @@ class GraniteSWA(Scaled):
         rotates = (True,) * n_layers
         if isinstance(keys.get("attention.rope_pattern"), np.ndarray):
             rotates = tuple(map(bool, keys.per_layer("attention.rope_pattern", n_layers, high=1)))
-        return super().read(
+        model = super().read(
             keys,
             window=keys.whole("attention.sliding_window", high=MAX_CONTEXT),
             local=keys.every_nth(key, n_layers, 0),
             rotated_layers=rotates,
             **own,
         )
+        check_same_heads(keys, model)
+        return model
 
     def window_of(self, layer: int) -> int:
         return self.window if self.local[layer] else 0

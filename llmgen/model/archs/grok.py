@@ -33,10 +33,6 @@ class Grok(Mixture):
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
-        context = keys.whole("context_length", high=MAX_CONTEXT)
-        scaling = RopeScaling.read(keys, context, ramp=True)
-        if keys.get("rope.scaling.yarn_beta_fast") is None:
-            scaling = replace(scaling, beta_fast=8.0)
         return super().read(
             keys,
             embedding_scale=keys.real("embedding_scale", 78.38367176906169),
@@ -44,7 +40,7 @@ class Grok(Mixture):
             attn_logit_softcapping=keys.real("attn_logit_softcapping", 30.0),
             logit_scale=keys.real("logit_scale", 0.5773502691896257),
             final_logit_softcapping=keys.real("final_logit_softcapping", 0.0),
-            rope_scaling=scaling,
+            rope_scaling=_read_scaling(keys),
             **own,
         )
 
@@ -70,3 +66,22 @@ class Grok(Mixture):
 
     def finish(self, b: Ops, w: Weights, x: Value) -> None:
         b.logits(b.scale(x, self.logit_scale), self.output_matrix(w), cap=self.final_logit_softcapping)
+
+
+def _read_scaling(keys: Keys) -> RopeScaling:
+    """YaRN whose parts the file may set, whatever kind of scaling it names (src/models/grok.cpp of llama.cpp)."""
+    scaling = RopeScaling.read(keys, keys.whole("context_length", high=MAX_CONTEXT))
+    extrapolation = keys.real("rope.scaling.yarn_ext_factor", -1.0, low=-1.0)
+    if extrapolation < 0:
+        extrapolation = float(scaling.kind == "yarn")
+    if extrapolation == 0:
+        magnitude = keys.real("rope.scaling.yarn_attn_factor", 1.0)
+        kind = "linear" if scaling.kind == "yarn" else scaling.kind
+        return replace(scaling, kind=kind, attention_factor=scaling.attention_factor * magnitude)
+    return replace(
+        scaling,
+        kind="yarn",
+        extrapolation=extrapolation,
+        beta_fast=keys.real("rope.scaling.yarn_beta_fast", 8.0),
+        beta_slow=keys.real("rope.scaling.yarn_beta_slow", 1.0),
+    )

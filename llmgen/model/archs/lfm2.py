@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from llmgen.model.archs import architecture
 from llmgen.model.blocks import PerLayer
+from llmgen.model.decoder import check_same_heads
 from llmgen.model.hybrid import Hybrid, convolution_weights
 from llmgen.model.keys import MAX_CONTEXT, Keys
 from llmgen.model.mixtures import Mixture
@@ -54,12 +55,15 @@ class LFM2(PerLayer, Hybrid):
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
         taps = keys.whole("shortconv.l_cache", low=2, high=MAX_TAPS)
-        return super().read(
+        model = super().read(
             keys,
             mixer=ShortConvolution(keys.whole("embedding_length"), taps),
             window=keys.whole("attention.sliding_window", 0, 0, MAX_CONTEXT),
             **own,
         )
+        if model.window:
+            check_same_heads(keys, model)
+        return model
 
     def window_of(self, layer: int) -> int:
         return self.window

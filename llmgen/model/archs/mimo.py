@@ -10,7 +10,7 @@ from llmgen.model.blocks import DraftLayers, LocalRopes, PerLayer
 from llmgen.model.keys import Keys
 from llmgen.model.mixtures import ByTensors
 from llmgen.model.ops import Ops, StateHandle, Value
-from llmgen.model.rope import Rope, RopeScaling
+from llmgen.model.rope import Rope
 from llmgen.model.weights import Weights
 
 
@@ -28,10 +28,6 @@ class MiMo2(DraftLayers, PerLayer, LocalRopes, ByTensors):
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
         return super().read(keys, value_scale=keys.real("attention.value_scale", 0.0), **own)
-
-    def local_rope(self) -> Rope:
-        factor = self.rope_scaling.attention_factor
-        return Rope.of(self.n_rot, self.rope_base_local, self.neox, RopeScaling(attention_factor=factor))
 
     def scores(self, b: Ops, w: Weights, layer: int) -> dict[str, Any]:
         return {"sinks": w.optional_vector(f"blk.{layer}.attn_sinks", self.heads(layer))}

@@ -95,5 +95,6 @@ class Plamo3(Windowed, Sandwich):
         return super().read(keys, rope_base_local=keys.real("rope.freq_base_swa", 10000.0, low=1e-3), **own)
 
     def ropes(self, b: Ops, w: Weights) -> Sequence[Rope]:
-        whole, local = self.rope(), Rope.of(self.n_rot, self.rope_base_local, self.neox)
+        scaling = self.rope_scaling.unstretched()
+        whole, local = self.rope(), Rope.of(self.n_rot, self.rope_base_local, self.neox, scaling)
         return [local if is_local else whole for is_local in self.local]
