@@ -105,6 +105,8 @@ class KimiDeltaAttention:
     """Of the logarithm of the decay, which a sigmoid then approaches; 0: there is none."""
     negated: bool = False
     """Whether the file has the rates that such a sigmoid gets with a minus, as all have them without a bound."""
+    unit_eps: float | None = None
+    """The epsilon with which q and k get the length 1, where it is not that of the norm."""
 
     @classmethod
     def read(cls, keys: Keys, eps: float, lower_bound: float = 0.0, *, negated: bool = False) -> Self:
@@ -130,7 +132,8 @@ class KimiDeltaAttention:
             convolved(b, w, [b.linear(x, part)], f"{name}ssm_conv1d_{which}", self.taps, [state])[0]
             for which, part, state in inputs
         )
-        q, k = unit_heads(b, w, q, n, self.eps, self.head_dim**-0.5), unit_heads(b, w, k, n, self.eps)
+        eps = self.eps if self.unit_eps is None else self.unit_eps
+        q, k = unit_heads(b, w, q, n, eps, self.head_dim**-0.5), unit_heads(b, w, k, n, eps)
         write = b.activate(b.linear(x, w.matrix(f"{name}ssm_beta", n, x.n)), "sigmoid")
         decay = self.decay(b, w, x, layer)
         y = b.linear_attend(q, k, v, decay, states[-1], n, write=write, delta=True)

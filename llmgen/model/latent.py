@@ -71,7 +71,9 @@ class LatentAttention(PreNorm):
         self.remember(b, w, x, layer, state, rope)
         q = self.queries(b, w, x, layer)
         q = b.rope(q, n_heads, NOPE, self.score_scale(), self.query_scale(b))
-        position = b.rope(b.head_part(q, n_heads, self.nope_dim, self.n_rot), n_heads, rope)
+        position = None
+        if self.n_rot:
+            position = b.rope(b.head_part(q, n_heads, self.nope_dim, self.n_rot), n_heads, rope)
         if self.nope_dim:
             content = self.absorbed(b, w, b.head_part(q, n_heads, 0, self.nope_dim), layer)
             a = b.attend_latent(content, position, state, n_heads, **self.scores(b, w, layer), **seen)
@@ -96,8 +98,11 @@ class LatentAttention(PreNorm):
         name = f"blk.{layer}.attn_kv_a"
         both = w.matrix(f"{name}_mqa", self.kv_lora_rank + self.n_rot, self.n_embd)
         content = self.norm(b, w, b.linear(x, both.rows(0, self.kv_lora_rank)), f"{name}_norm")
-        position = self.key_position(b, w, b.linear(x, both.rows(self.kv_lora_rank, self.n_rot)), layer)
-        b.store(b.rope(position, 1, rope), content, state)
+        position = None
+        if self.n_rot:
+            position = self.key_position(b, w, b.linear(x, both.rows(self.kv_lora_rank, self.n_rot)), layer)
+            position = b.rope(position, 1, rope)
+        b.store(position, content, state)
 
     def key_position(self, b: Ops, w: Weights, position: Value, layer: int) -> Value:
         """The position part of a key as it is rotated: [n_rot]."""

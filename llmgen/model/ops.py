@@ -75,11 +75,11 @@ class Ops(Protocol):
         position_scale: one more factor for each position, float32 [n_ctx].
         """
 
-    def store(self, k: Value, v: Value | None, state: StateHandle) -> None:
+    def store(self, k: Value | None, v: Value | None, state: StateHandle) -> None:
         """Append keys [tokens, n_kv_heads * key_dim] and values to a ``KV`` state.
 
         To a ``Latent`` state: its position part [tokens, position_dim], and its content as values.
-        v: None for a state whose values have the size 0.
+        None for a part of the size 0.
         """
 
     def attend(
@@ -103,7 +103,7 @@ class Ops(Protocol):
     def attend_latent(
         self,
         content: Value,
-        position: Value,
+        position: Value | None,
         state: StateHandle,
         n_heads: int,
         cap: float = 0.0,
@@ -113,8 +113,8 @@ class Ops(Protocol):
         """softmax(content . c + position . p) c over contents c and position parts p of a ``Latent`` state.
 
         content [tokens, n_heads * content_dim] and position [tokens, n_heads * position_dim] are
-        the queries, already scaled; cap and sinks as in ``attend``; chosen: the keys that a
-        token sees.  Returns [tokens, n_heads * content_dim].
+        the queries, already scaled; position: None where that part has the size 0; cap and sinks as in
+        ``attend``; chosen: the keys that a token sees.  Returns [tokens, n_heads * content_dim].
         """
 
     def choose_keys(self, q: Value, weights: Value, state: StateHandle, n_heads: int, k: int) -> ChosenKeys:

@@ -217,7 +217,7 @@ class DecodeRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, SparseRe
         self.emit(w.kernels.matvec, accesses, **{**arguments, "out": there})
 
     def _attended_latent(
-        self, q: tuple[Value, Value], state: PlacedKV, n_heads: int, scores: dict[str, Any]
+        self, q: tuple[Value, Value | None], state: PlacedKV, n_heads: int, scores: dict[str, Any]
     ) -> Value:
         states = self._row_states(state, n_heads)
         self._attend_latent("blocks", q, state, n_heads, scores, states)

@@ -27,7 +27,7 @@ class LatentRecorder(Recorder):
     def attend_latent(
         self,
         content: Value,
-        position: Value,
+        position: Value | None,
         state: PlacedKV,
         n_heads: int,
         cap: float = 0.0,
@@ -47,14 +47,14 @@ class LatentRecorder(Recorder):
 
     @abstractmethod
     def _attended_latent(
-        self, q: tuple[Value, Value], state: PlacedKV, n_heads: int, scores: dict[str, Any]
+        self, q: tuple[Value, Value | None], state: PlacedKV, n_heads: int, scores: dict[str, Any]
     ) -> Value:
         """``attend_latent``; scores: the kernel's arguments that change the scores."""
 
     def _attend_latent(
         self,
         role: str,
-        q: tuple[Value, Value],
+        q: tuple[Value, Value | None],
         state: PlacedKV,
         n_heads: int,
         scores: dict[str, Any],
@@ -67,8 +67,7 @@ class LatentRecorder(Recorder):
         nbytes = chosen_scratch(*sizes) if chosen else latent_scratch(*sizes, self.split_tokens)
         scratch = self.scratch(nbytes)
         accesses: list[Access] = [
-            (content, EVERYTHING, False),
-            (position, EVERYTHING, False),
+            *((part, EVERYTHING, False) for part in q if part is not None),
             (self._cache_written, EVERYTHING, False),
             (out, out.partition, True),
             (scratch, EVERYTHING, True),
@@ -79,7 +78,7 @@ class LatentRecorder(Recorder):
             attention_kernel(role, state.keys.key, state.values.key, "latent"),
             accesses,
             q=content,
-            q_position=position,
+            **({"q_position": 0, "q_position_stride": 0} if position is None else {"q_position": position}),
             group=n_heads,
             **self._cached(state),
             **scores,

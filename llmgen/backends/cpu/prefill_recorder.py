@@ -155,7 +155,7 @@ class PrefillRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, SparseR
         return out
 
     def _attended_latent(
-        self, q: tuple[Value, Value], state: PlacedKV, n_heads: int, scores: dict[str, Any]
+        self, q: tuple[Value, Value | None], state: PlacedKV, n_heads: int, scores: dict[str, Any]
     ) -> Value:
         out = self.value(n_heads * state.value_dim, private=False, partition=("attended", state.key_offset))
         self._attend_latent("tiles", q, state, n_heads, scores, out)

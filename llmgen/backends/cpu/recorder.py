@@ -223,9 +223,10 @@ class Recorder(ABC):
     @abstractmethod
     def _head_partition(self, n_heads: int) -> Hashable: ...
 
-    def store(self, k: Value, v: Value | None, state: PlacedKV) -> None:
+    def store(self, k: Value | None, v: Value | None, state: PlacedKV) -> None:
         self._cache_written = Value(0, 0, 0, False)  # stands for the cache's memory between store and attend
-        self._store(f"cache:keys_{state.keys.key}", k, state.key_dim, state.key_offset, state)
+        if k is not None:
+            self._store(f"cache:keys_{state.keys.key}", k, state.key_dim, state.key_offset, state)
         if v is not None:
             self._store(f"cache:values_{state.values.key}", v, state.value_dim, state.value_offset, state)
 

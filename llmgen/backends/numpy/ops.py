@@ -147,11 +147,12 @@ class NumpyOps:
             y = y * position_scale[self._positions, None, None].astype(y.dtype)
         return self._flat(y)
 
-    def store(self, k: Value, v: Value | None, state: KVState) -> None:
-        v = v or Value(k.x[:, :0])
+    def store(self, k: Value | None, v: Value | None, state: KVState) -> None:
+        shape = len(self._ids), state.spec.n_heads
+        empty = np.empty((*shape, 0), self._precision.dtype)
         kv = [
-            self._heads(k, state.spec.n_heads),
-            v.x.reshape(len(v.x), state.spec.n_heads, state.spec.value_dim),
+            empty if part is None else part.x.reshape(*shape, dim)
+            for part, dim in ((k, state.spec.key_dim), (v, state.spec.value_dim))
         ]
         if self._precision.f16_cache:
             kv = [value.astype(np.float16).astype(value.dtype) for value in kv]
@@ -186,15 +187,16 @@ class NumpyOps:
     def attend_latent(
         self,
         content: Value,
-        position: Value,
+        position: Value | None,
         state: KVState,
         n_heads: int,
         cap: float = 0.0,
         sinks: Vector | None = None,
         chosen: list[list[Array]] | None = None,
     ) -> Value:
+        parts = [content] if position is None else [content, position]
         attended = functions.attention(
-            np.concatenate([self._heads(content, n_heads), self._heads(position, n_heads)], axis=2),
+            np.concatenate([self._heads(part, n_heads) for part in parts], axis=2),
             np.concatenate([state.v, state.k], axis=2),
             state.v,
             1.0,
