@@ -75,6 +75,7 @@ class LoadedModel:
         n_ctx: int | None = None,
         n_threads: int | None = None,
         kv_type: KVType | KVCacheConfig | KVAutoConfig = "f16",
+        rope_scaling: str | None = None,
         chat_template: str | PathLike[str] | ChatTemplate | None = None,
         params: SamplingParams | None = None,
         draft: str | PathLike[str] | None = None,
@@ -91,10 +92,11 @@ class LoadedModel:
         to memory), ``n_threads`` the number of threads (default: usable physical
         cores), ``kv_type`` the kind of numbers that the key-value cache holds, for keys and
         values apart as a :class:`KVCacheConfig`; ``"auto"`` or a :class:`KVAutoConfig` measures
-        the model and chooses, see :attr:`kv_plan`.  ``chat_template`` replaces the file's main
-        one: a Jinja text, the path of a Jinja file, or the name of one of the file's further
-        templates or of a built-in format.  ``params`` hold for every call that brings none.
-        ``draft``, the path or name of a smaller model with the same vocabulary, and ``lookup``
+        the model and chooses, see :attr:`kv_plan`.  ``rope_scaling``, such as ``"yarn:4"``, ``"linear:2"`` or
+        ``"none"``, maps positions beyond the trained context into it, in place of the file's way.
+        ``chat_template`` replaces the file's main one: a Jinja text, the path of a Jinja file, or the name of
+        one of the file's further templates or of a built-in format.  ``params`` hold for every call that brings
+        none.  ``draft``, the path or name of a smaller model with the same vocabulary, and ``lookup``
         guess tokens, so that one run gives several of them; the text stays the same.
         ``speculation`` has further options of that.  ``progress`` is called while kernels are
         compiled, ``kv_report`` with each candidate of "auto" that is about to be measured.
@@ -115,9 +117,10 @@ class LoadedModel:
             if guessing is not None:
                 self._resources.draft = OpenDraft(guessing, file)
             kinds, n_ctx, self.kv_plan = resolved(
-                *(file, lambda: text.working_tokenizer, n_ctx, n_threads, kv_type, kv_report, progress)
+                *(file, lambda: text.working_tokenizer, n_ctx, n_threads, kv_type, kv_report, progress),
+                rope_scaling,
             )
-            self._model = Model.load(file, n_ctx=n_ctx, n_threads=n_threads, kv_type=kinds, progress=progress)
+            self._model = Model.load(*(file, n_ctx, n_threads, kinds, progress), rope_scaling=rope_scaling)
         except BaseException:
             self._finalizer()
             raise

@@ -34,25 +34,28 @@ def plan_for(
     again: bool = False,
     report: Report = lambda kinds, done, total: None,
     progress: Progress | None = None,
+    rope_scaling: str | None = None,
 ) -> Plan:
     """The plan for a file: a kept one that still holds, unless ``again``, else a new one, which is kept.
 
-    n_ctx, n_threads, progress: as for ``Model.load``; ``tokenizer``: called where the model has to be measured.
-    Raises LLMGenError.
+    n_ctx, n_threads, progress, rope_scaling: as for ``Model.load``; ``tokenizer``: called where the model has
+    to be measured.  Raises LLMGenError.
     """
-    decoder, layout = dry_run(file, n_ctx, n_threads=n_threads)
+    decoder, layout = dry_run(file, n_ctx, n_threads=n_threads, rope_scaling=rope_scaling)
     threads = default_threads() if n_threads is None else n_threads
     budget = _budget(config)
     path = config.plan_file or default_file()
     machine = f"{target().cpu} {target().level} {threads} threads"
-    key = plan_key(fingerprint(file), machine, layout.n_ctx, config)
+    key = plan_key(fingerprint(file), machine, layout.n_ctx, config, rope_scaling)
     if not again and (plan := kept(path, key, budget, config)) is not None:
         _log.debug("KV cache %s, from %s: %s", plan.chosen, path, plan.reason)
         return check_passed(plan, config)
 
     @contextmanager
     def opened(kinds: KVCacheConfig) -> Iterator[Model]:
-        model = Model.load(file, n_ctx=layout.n_ctx, n_threads=threads, kv_type=kinds)
+        model = Model.load(
+            file, n_ctx=layout.n_ctx, n_threads=threads, kv_type=kinds, rope_scaling=rope_scaling
+        )
         try:
             yield model
         finally:
@@ -95,6 +98,7 @@ def resolved(
     kinds: str | KVCacheConfig | KVAutoConfig,
     report: Report | None = None,
     progress: Progress | None = None,
+    rope_scaling: str | None = None,
 ) -> tuple[str | KVCacheConfig, int | None, Plan | None]:
     """The kinds and the context that are asked for; where the kinds are to be chosen, with the plan."""
     config = KVAutoConfig() if kinds == AUTO else kinds
@@ -104,5 +108,6 @@ def resolved(
         *(file, tokenizer, n_ctx, n_threads, config),
         report=report or (lambda kinds, done, total: None),
         progress=progress,
+        rope_scaling=rope_scaling,
     )
     return plan.chosen, plan.n_ctx, plan

@@ -61,7 +61,7 @@ class OpenDraft:
         """The model's context, or the draft's own where it was made for fewer tokens than the model."""
         assert self._file is not None
         own = self._file.metadata.get(f"{self._file.architecture}.context_length")
-        if not isinstance(own, int) or own < 1 or own >= target.config.context_length:
+        if not isinstance(own, int) or own < 1 or own >= target.config.reach:
             return target.n_ctx
         return min(own, target.n_ctx)
 

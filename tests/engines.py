@@ -16,11 +16,16 @@ from llmgen.model.kv_config import KVCacheConfig
 
 @contextmanager
 def engine(
-    path: Path, *, n_threads: int = 1, kv_type: str | KVCacheConfig = "f32", n_ctx: int = 256
+    path: Path,
+    *,
+    n_threads: int = 1,
+    kv_type: str | KVCacheConfig = "f32",
+    n_ctx: int = 256,
+    rope_scaling: str | None = None,
 ) -> Iterator[Model]:
     """A loaded model, closed at the end together with its file."""
     with GGUFFile.open(path) as file:
-        model = Model.load(file, n_ctx=n_ctx, n_threads=n_threads, kv_type=kv_type)
+        model = Model.load(file, n_ctx=n_ctx, n_threads=n_threads, kv_type=kv_type, rope_scaling=rope_scaling)
         try:
             yield model
         finally:

@@ -27,7 +27,7 @@ def command(
 ) -> None:
     """Show what is in a model file, and what llmgen will do with it.
 
-    Nothing is loaded: only the file's header is read. -c, -t and --kv-type show
+    Nothing is loaded: only the file's header is read. -c, -t, --kv-type and --rope-scaling show
     what they would change.
     """
     path = model_path(model)
@@ -108,13 +108,19 @@ def _engine_facts(engine: dict[str, Any]) -> list[tuple[str, object]]:
     )
     return [
         ("shape", ", ".join(f"{name} {value}" for name, value in engine["shape"].items())),
-        ("context", f"{engine['n_ctx']} tokens (the model was made for {engine['context_length']})"),
+        ("context", f"{engine['n_ctx']} tokens ({_trained(engine)})"),
         ("KV cache", f"{per_token} per token, {whole} for the whole context ({engine['kv_type']})"),
         ("by its kind", f"{', '.join(_kind_sizes(engine['kv_kinds']))} per token"),
         *recurrent,
         ("threads", engine["threads"]),
         ("kernels", engine["kernel_level"]),
     ]
+
+
+def _trained(engine: dict[str, Any]) -> str:
+    """For how many tokens the model was made, and how far a scaling of positions stretches that."""
+    made, reach = engine["context_length"], engine["reach"]
+    return f"the model was made for {made}" + (f", stretched to {reach}" if reach != made else "")
 
 
 def _kind_sizes(kinds: dict[str, dict[str, int]]) -> list[str]:

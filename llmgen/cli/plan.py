@@ -47,6 +47,7 @@ def command(
             *(file, lambda: text.working_tokenizer, engine.n_ctx, engine.n_threads, config, again),
             report=report,
             progress=progress,
+            rope_scaling=engine.rope_scaling,
         )
     if json:
         from llmgen.engine.kv_plan_file import plan_as_dict

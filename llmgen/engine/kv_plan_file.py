@@ -1,8 +1,8 @@
 """Plans of KV cache kinds in a file, so that a model is measured once in a while and not at every start.
 
 The file is JSON: {"format": "llmgen KV plans", "version": 1, "plans": [entry ...]}, written whole or not at all.
-An entry has a key (a hash of the model's fingerprint, the machine, the context and the gates), when it was
-measured, the budget, and the plan.
+An entry has a key (a hash of the model's fingerprint, the machine, the context, the gates and a scaling of
+positions), when it was measured, the budget, and the plan.
 """
 
 from __future__ import annotations
@@ -36,10 +36,14 @@ def default_file() -> Path:
     return folder / "kv-plans.json"
 
 
-def plan_key(fingerprint: str, machine: str, n_ctx: int, config: KVAutoConfig) -> str:
+def plan_key(
+    fingerprint: str, machine: str, n_ctx: int, config: KVAutoConfig, rope_scaling: str | None = None
+) -> str:
     """What must be equal for a plan to hold."""
     gates = [config.max_delta_nll, config.max_ppl_ratio, config.max_mean_kl]
     parts = [fingerprint, machine, n_ctx, *map(float, gates), config.probe_tokens, config.probe_steps]
+    if rope_scaling is not None:
+        parts.append(rope_scaling)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -32,9 +32,7 @@ def check_prompt(prompt_ids: Sequence[int] | NDArray[np.integer[Any]], model: Mo
     ids: list[int] = token_ids(prompt_ids, int(model.config.vocab_size)).tolist()
     n_ctx = int(model.n_ctx)
     if len(ids) > n_ctx:
-        raise ContextFullError(
-            _too_long(len(ids), n_ctx, int(getattr(model.config, "context_length", n_ctx)))
-        )
+        raise ContextFullError(_too_long(len(ids), n_ctx, int(getattr(model.config, "reach", n_ctx))))
     return ids
 
 

@@ -19,6 +19,7 @@ from llmgen.model.decoder import Decoder, check_same_heads
 from llmgen.model.keys import MAX_CONTEXT, MAX_FEED_FORWARD, MAX_HEADS, MAX_LAYERS, Keys
 from llmgen.model.ops import Ops, StateHandle, Value
 from llmgen.model.rope import NOPE, Rope
+from llmgen.model.rope_option import check_stretchable
 from llmgen.model.weights import Matrix, Weights
 
 
@@ -137,6 +138,7 @@ class LearnedPositions(PreNorm):
         return [NOPE] * len(self.layers)
 
     def embedded(self, b: Ops, w: Weights) -> Value:
+        check_stretchable(self, False)
         if b.n_ctx > self.context_length:
             raise UsageError(
                 f"the model has learned positions for {self.context_length:,} tokens, expected a context of no "

@@ -119,6 +119,12 @@ class Decoder(ABC):
         return KV(*sizes, self.window_of(layer), causal=self.causal)
 
     @property
+    def reach(self) -> int:
+        """Tokens up to which the model knows its positions: those it was made for, or is stretched to."""
+        scaling = self.rope_scaling
+        return int(scaling.original_context * scaling.factor) if scaling.asked else self.context_length
+
+    @property
     def layers(self) -> range:
         """The numbers of the layers, in the order in which they run."""
         return range(self.n_layers)

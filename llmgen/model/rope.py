@@ -22,13 +22,15 @@ class RopeScaling:
 
     kind: str = "none"  # none, linear, yarn, longrope
     factor: float = 1.0  # positions are divided by it
-    original_context: int = 0
+    original_context: int = 0  # 0: a rotation that the file's scaling does not reach
     attention_factor: float = 1.0  # multiplies cosines and sines
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     log_multiplier: float = 0.0
     extrapolation: float = 1.0
     """YaRN: how much of the ramp counts; 0: positions are divided for all pairs alike."""
+    asked: bool = False
+    """Whether the user has asked for it (model/rope_option.py)."""
 
     @classmethod
     def read(cls, keys: Keys, context_length: int, ramp: bool = False) -> RopeScaling:
@@ -58,6 +60,7 @@ class Rope:
     neox: pairs are (i, i + n_rot / 2), otherwise (2i, 2i + 1).  frequencies: angle per
     position of each pair, float64 [n_rot / 2].  magnitude multiplies cosines and sines.
     first: values of a head before the n_rot that are rotated.
+    stretchable: another scaling would change it.
     """
 
     n_rot: int
@@ -65,6 +68,7 @@ class Rope:
     frequencies: np.ndarray
     magnitude: float = 1.0
     first: int = 0
+    stretchable: bool = False
 
     @classmethod
     def of(
@@ -84,7 +88,8 @@ class Rope:
             with np.errstate(all="ignore"):
                 frequencies, magnitude = _frequencies(n_rot, base, scaling, factors)
             if np.isfinite(frequencies).all() and math.isfinite(magnitude):
-                return cls(n_rot, neox, frequencies, magnitude)
+                stretchable = scaling.original_context > 0
+                return cls(n_rot, neox, frequencies, magnitude, stretchable=stretchable)
         except (ArithmeticError, ValueError):
             pass
         raise UnsupportedModelError(

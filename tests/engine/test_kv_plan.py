@@ -247,7 +247,8 @@ def test_the_key_says_everything_that_counts() -> None:
     gates = ("max_delta_nll", "max_ppl_ratio", "max_mean_kl", "probe_tokens", "probe_steps")
     for change in ({gate: 9} for gate in gates):
         keys.add(plan_key("model", "machine", 100, KVAutoConfig(**change)))  # type: ignore[arg-type]
-    assert len(keys) == 9
+    keys |= {plan_key("model", "machine", 100, config, scaling) for scaling in ("yarn:2", "none")}
+    assert len(keys) == 11
 
 
 @pytest.mark.parametrize(

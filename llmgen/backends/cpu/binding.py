@@ -51,6 +51,8 @@ class Binding:
 
     def __init__(self, n_ctx: int) -> None:
         self.n_ctx = n_ctx
+        self.stretchable = False
+        """Whether a scaling of positions changes the rotation of any layer."""
         self._copies: list[np.ndarray] = []
         self._tails: dict[str, int] = {}  # tensor name -> address of a copy of its last row, or of all rows
         self._vectors: dict[Vector, int] = {}
@@ -107,6 +109,7 @@ class Binding:
 
     def rope(self, rope: Rope) -> RopeTable:
         """The table of a rotation; equal rotations share one."""
+        self.stretchable = self.stretchable or (rope.stretchable and rope.n_rot > 0)
         key = (rope.n_rot, rope.neox, rope.magnitude, rope.frequencies.tobytes())
         if key not in self._tables:
             self._tables[key] = RopeTable(rope, self.n_ctx)

@@ -189,8 +189,8 @@ def _check(path: Path, header: dict[str, Any], owner: Owner, layout: StateLayout
     if header["rotations"] != owner.rotations:
         raise _refused(
             path,
-            f"its keys were rotated for a context of {shown(header['n_ctx'])} tokens, and this model rotates "
-            f"them otherwise for one of {layout.n_ctx} (-c)",
+            f"its keys were rotated for a context of {shown(header['n_ctx'])} tokens, and this run rotates "
+            f"them otherwise, for one of {layout.n_ctx} (-c, --rope-scaling)",
         )
     n, reached = header["n_tokens"], header["reached"]
     if not 1 <= n <= reached <= 1 << 40 or not 0 <= header["n_prompt"] <= n:

@@ -38,6 +38,7 @@ from llmgen.model.archs import check_all_read, read_model
 from llmgen.model.decoder import Decoder
 from llmgen.model.fingerprint import fingerprint
 from llmgen.model.kv_config import KVCacheConfig
+from llmgen.model.rope_option import check_stretchable, stretched
 from llmgen.model.runs import MAX_PARTS, Part, Role, token_ids
 from llmgen.model.weights import Weights
 
@@ -91,6 +92,7 @@ class Model:
         for recorder in (decode, prefill):
             config.forward(recorder, self.weights, self.layout.states)
         check_all_read(file, self.weights, config)
+        check_stretchable(config, self._binding.stretchable)
         prefill.fuse_residuals()
         self._library = KernelLibrary.for_level(level)
         self._programs: dict[Role, Program] = {
@@ -113,6 +115,7 @@ class Model:
         progress: Progress | None = None,
         level: str | None = None,
         beside: Model | None = None,
+        rope_scaling: str | None = None,
     ) -> Model:
         """Make a model ready to run.
 
@@ -121,11 +124,12 @@ class Model:
         usable physical cores; kv_type: how keys and values are kept, as --kv-type says it;
         progress: called while kernels are compiled; level: a kernel level below this CPU's best;
         beside: a model whose threads this one shares, and whose lock: only one of them runs at a
-        time, and it is to be closed last.  The file must stay open until ``close``.
+        time, and it is to be closed last; rope_scaling: how positions are scaled, as --rope-scaling says it,
+        by default as the file says.  The file must stay open until ``close``.
         Raises UnsupportedModelError, UsageError, KernelError.
         """
         kinds = KVCacheConfig.of(kv_type)
-        config = read_model(file)
+        config = stretched(read_model(file), rope_scaling, file)
         n_ctx = default_context(config, kinds) if n_ctx is None else whole("the context (n_ctx)", n_ctx)
         if beside is not None:
             n_threads, level = beside.n_threads, beside.kernel_level
@@ -149,6 +153,11 @@ class Model:
     def kv_type(self) -> str:
         """How keys and values are kept, as --kv-type says it."""
         return self.layout.kv_type
+
+    @property
+    def stretchable(self) -> bool:
+        """Whether a scaling of positions (--rope-scaling) changes the rotation of any layer."""
+        return self._binding.stretchable
 
     @property
     def weight_bytes(self) -> int:
@@ -389,6 +398,7 @@ def dry_run(
     n_ctx: int | None = None,
     kv_type: str | KVCacheConfig = "f16",
     n_threads: int | None = None,
+    rope_scaling: str | None = None,
 ) -> tuple[Decoder, StateLayout]:
     """The architecture and layout that ``Model.load`` would use for a file, without kernels, threads or memory.
 
@@ -396,14 +406,15 @@ def dry_run(
     Raises as ``load`` does.
     """
     kinds = KVCacheConfig.of(kv_type)
-    config = read_model(file)
+    config = stretched(read_model(file), rope_scaling, file)
     n_ctx = default_context(config, kinds) if n_ctx is None else n_ctx
     check_sizes(n_ctx, default_threads() if n_threads is None else n_threads)
     layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kinds)
     check_recurrent(layout.bytes_for(0))
-    weights = Weights(file)
-    config.forward(DecodeRecorder(Binding(n_ctx), 0), weights, layout.states)
+    weights, binding = Weights(file), Binding(n_ctx)
+    config.forward(DecodeRecorder(binding, 0), weights, layout.states)
     check_all_read(file, weights, config)
+    check_stretchable(config, binding.stretchable)
     return config, layout
 
 

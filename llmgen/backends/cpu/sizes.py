@@ -38,8 +38,8 @@ def check_sizes(n_ctx: int, n_threads: int) -> None:
 
 
 def default_context(config: Decoder, kinds: KVCacheConfig) -> int:
-    """The model's own context, halved until its cache takes at most half of the free memory."""
-    n_ctx = config.context_length
+    """The context that the model reaches, halved until its cache takes at most half of the free memory."""
+    n_ctx = config.reach
     free = available_bytes()
     while free is not None and n_ctx > _LEAST_CONTEXT:
         layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kinds)

@@ -239,11 +239,12 @@ class _Work:
         kinds = self.engine.kv_type or "f16"
         with compiling() as progress, measuring() as report:
             kind, _, chosen = resolved(
-                *(file, lambda: text.working_tokenizer, self.plan.n_ctx, threads, kinds, report, progress)
+                *(file, lambda: text.working_tokenizer, self.plan.n_ctx, threads, kinds, report, progress),
+                self.engine.rope_scaling,
             )
             started = time.perf_counter()
             model = Model.load(
-                file, n_ctx=self.plan.n_ctx, n_threads=threads, kv_type=kind, progress=progress
+                *(file, self.plan.n_ctx, threads, kind, progress), rope_scaling=self.engine.rope_scaling
             )
             load_s = time.perf_counter() - started
         warn_of_plan(chosen)

@@ -48,18 +48,33 @@ def open_llm(
             kv_report=report,
         )
     warn_of_plan(llm.kv_plan)
-    trained = llm.config.context_length
-    if llm.n_ctx > trained:
-        note(
-            f"warning: a context of {llm.n_ctx} tokens (-c), and this model was made for {trained}: "
-            f"text after the first {trained} tokens may make no sense"
-        )
+    _warn_of_context(llm)
     _note_size(llm.model)
     try:
         with in_use(path, llm.model):
             yield llm
     finally:
         llm.close()
+
+
+def _warn_of_context(llm: LLM) -> None:
+    """Say so if the context is longer than the model's positions reach, and what would stretch them."""
+    config, n_ctx = llm.config, llm.n_ctx
+    if n_ctx <= config.reach:
+        return
+    scaling = config.rope_scaling
+    made = f"this model was made for {config.context_length}"
+    if scaling.asked:
+        made += f", which --rope-scaling makes {config.reach}"
+    hint = ""
+    if llm.model.stretchable and scaling.kind != "longrope":
+        kind = scaling.kind if scaling.asked and scaling.kind != "none" else "yarn"
+        factor = -(-n_ctx // scaling.original_context)
+        hint = f"; --rope-scaling {kind}:{factor} stretches its positions as far"
+    note(
+        f"warning: a context of {n_ctx} tokens (-c), and {made}: "
+        f"text after the first {config.reach} tokens may make no sense{hint}"
+    )
 
 
 def warn_of_plan(plan: Plan | None) -> None:

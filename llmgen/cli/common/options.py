@@ -27,6 +27,7 @@ from llmgen.cli.common.signatures import parameters_of, with_parameters
 from llmgen.engine.speculation.config import MOST_GUESSES, SpeculativeConfig
 from llmgen.errors import UsageError
 from llmgen.model.kv_config import AUTO, KV_KINDS, KVAutoConfig
+from llmgen.model.rope_option import RopeOption
 from llmgen.sampling.params import OTHER_NAMES, Option, SamplingParams, option_named, option_table
 
 THREADS_VARIABLE = "LLMGEN_THREADS"
@@ -53,7 +54,7 @@ _USUAL = {
     *("max_tokens", "temp", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n"),
     *("presence_penalty", "frequency_penalty", "seed", "stop", "ignore_eos", "timeout"),
 }
-_WHEN_OPENED = ("ctx", "threads", "kv-type", "draft", "lookup")
+_WHEN_OPENED = ("ctx", "threads", "kv-type", "rope-scaling", "draft", "lookup")
 _MOST_DIGITS = 10
 _SHOWN_DEFAULT = {"seed": "random, reported"}
 
@@ -84,6 +85,7 @@ class EngineOptions:
     n_ctx: int | None = None
     n_threads: int | None = None
     kv_type: str | KVAutoConfig | None = None
+    rope_scaling: str | None = None
 
     def given(self) -> dict[str, Any]:
         """The options that the user set, as arguments of ``LLM``."""
@@ -103,7 +105,7 @@ def cache_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def plan_options(command: Callable[..., None]) -> Callable[..., None]:
     """The same for a command that plans a cache: its kind is always auto."""
-    options = [*_context_and_threads(), *_auto_options()]
+    options = [*_context_and_threads(), *_auto_options(), _rope_option()]
     return _expand(command, "engine", options, lambda values: _engine_options({**values, "kv_type": AUTO}))
 
 
@@ -119,7 +121,15 @@ def _context_and_threads() -> list[inspect.Parameter]:
 
 def _cache_options() -> list[inspect.Parameter]:
     kind = _parameter("kv_type", str, _KV_TYPE_HELP, "f16", "--kv-type", metavar="KIND")
-    return [kind, *_auto_options()]
+    return [kind, *_auto_options(), _rope_option()]
+
+
+def _rope_option() -> inspect.Parameter:
+    return _parameter(
+        *("rope_scaling", str, "stretch positions to N times the trained context: yarn:N, linear:N, or none"),
+        *("as the file says", "--rope-scaling"),
+        metavar="KIND",
+    )
 
 
 def _auto_options() -> list[inspect.Parameter]:
@@ -148,6 +158,8 @@ _KV_FIELDS = {"kv_budget": "budget_mb", "kv_plan": "plan_file"}
 
 
 def _engine_options(values: dict[str, Any]) -> EngineOptions:
+    if values["rope_scaling"] is not None:
+        RopeOption.of(values["rope_scaling"])
     auto = {name: values.pop(name) for name, *_ in _KV_AUTO}
     given = {
         _KV_FIELDS.get(name, name[3:]): v for name, v in auto.items() if v is not None and v is not False

@@ -151,7 +151,7 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
 
     try:
         kinds = KVCacheConfig.of(engine.kv_type or "f16")
-        config, layout = dry_run(file, engine.n_ctx, kinds, engine.n_threads)
+        config, layout = dry_run(file, engine.n_ctx, kinds, engine.n_threads, engine.rope_scaling)
     except UsageError:
         raise
     except LLMGenError as error:
@@ -169,6 +169,7 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
         },
         "window": max((s.window for s in config.states() if isinstance(s, KV)), default=0) or None,
         "context_length": config.context_length,
+        "reach": config.reach,
         "n_ctx": layout.n_ctx,
         "kv_type": layout.kv_type,
         "kv_bytes_per_token": layout.bytes_per_token,

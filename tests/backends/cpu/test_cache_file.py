@@ -89,6 +89,19 @@ def test_a_cache_that_was_rotated_for_another_context_is_refused(tmp_path: Path)
             model.load_sequence(path, model.new_sequence())
 
 
+def test_a_cache_whose_positions_were_scaled_otherwise_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    with engine(build_arch("llama-dense"), rope_scaling="yarn:2") as model:
+        expected = stored(model, path)
+        seq = model.new_sequence()
+        model.load_sequence(path, seq)
+        np.testing.assert_array_equal(model.decode([seq], [7])[0], expected)
+    for other in (None, "yarn:4", "linear:2"):
+        with engine(build_arch("llama-dense"), rope_scaling=other) as model:
+            with pytest.raises(LLMGenError, match=r"this run rotates them otherwise.*--rope-scaling"):
+                model.load_sequence(path, model.new_sequence())
+
+
 def test_other_models_types_and_versions_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "cache"
     with engine(build_arch("llama-dense")) as model:

@@ -330,8 +330,8 @@ def test_a_run_that_a_signal_stopped_is_made_again_only_where_states_can_be_cut(
 
 
 def test_a_profiled_run_is_a_run() -> None:
-    tokens, _ = reference("llama")
-    with engine(build_arch("llama"), n_threads=2) as model:
+    tokens, _ = reference("llama-dense")
+    with engine(build_arch("llama-dense"), n_threads=2) as model:
         plain, profiled = model.new_sequence(), model.new_sequence()
         expected = one_by_one(model, plain, tokens[:9])
         seconds = model.profile([Part(profiled, tokens[:1], 1)], "generated")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,26 @@ import tiny
 from llmgen.backends.cpu import memory
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.options import EngineOptions
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "scaling", "says"),
+    [
+        (256, None, ""),
+        (700, None, r"made for 256: text after the first 256 .*; --rope-scaling yarn:3 stretches"),
+        (512, "yarn:2", ""),
+        (700, "linear:2", r"made for 256, which --rope-scaling makes 512: .*first 512 .*linear:3 stretches"),
+    ],
+)
+def test_a_context_beyond_what_the_model_was_made_for_is_told(
+    n_ctx: int, scaling: str | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny.write(tmp_path / "tiny.gguf")
+    with open_llm(path, EngineOptions(n_ctx=n_ctx, n_threads=1, rope_scaling=scaling)) as llm:
+        assert llm.n_ctx == n_ctx
+    said = capsys.readouterr().err
+    assert ("warning: a context of" in said) == bool(says)
+    assert re.search(says, said)
 
 
 @pytest.mark.parametrize("free", [None, 1000, 1 << 40])
