@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from llmgen.backends.cpu.kernels.dot import LEVEL
+from llmgen.backends.cpu.kernels.dot import AVX512, LEVEL
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     I64,
@@ -70,7 +70,13 @@ join_i8x32 = binary(i8x32, i8x32, i8x64, lambda b, v, w: permute(b, v, range(64)
 
 
 def _set_bits(b: Any, word: Any) -> Any:
-    return b.bitcast(b.trunc(word, I32), ir.VectorType(ir.IntType(1), 32))
+    """i1 [32]: the bits of a word.  Without mask registers LLVM may take them apart one by one: compare bytes."""
+    word = b.trunc(word, I32)
+    if AVX512:
+        return b.bitcast(word, ir.VectorType(ir.IntType(1), 32))
+    spread = permute(b, b.bitcast(word, ir.VectorType(ir.IntType(8), 4)), [i // 8 for i in range(32)])
+    bits = ir.Constant(i8x32.llvm, [1 << i if i < 7 else -128 for i in range(8)] * 4)
+    return b.icmp_unsigned("==", b.and_(spread, bits), bits)
 
 
 def by_bits(if_set: int, if_not: int) -> Any:
