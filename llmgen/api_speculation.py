@@ -30,6 +30,7 @@ class OpenDraft:
         """
         self.config = config
         self.model: Model | None = None
+        self._target_file = file
         self._file = None
         draft = config.draft
         if draft is not None:
@@ -55,7 +56,9 @@ class OpenDraft:
         kinds = KVCacheConfig(target.layout.kinds.k, target.layout.kinds.v)
         self.model = Model.load(self._file, n_ctx=n_ctx, kv_type=kinds, progress=progress, beside=target)
         _log.debug("draft model %s: context %d", self._file.path, n_ctx)
-        return Speculation(self.config, DraftModel(self.model))
+        return Speculation(
+            self.config, DraftModel(self.model), _bytes(self._file) / _bytes(self._target_file)
+        )
 
     def _context(self, target: Model) -> int:
         """The model's context, or the draft's own where it was made for fewer tokens than the model."""
@@ -71,3 +74,8 @@ class OpenDraft:
             self.model.close()
         if self._file is not None:
             self._file.close()
+
+
+def _bytes(file: GGUFFile) -> int:
+    """The weights of a model."""
+    return sum(tensor.nbytes for tensor in file.tensors.values())

@@ -23,9 +23,9 @@ class SpeculativeConfig:
     With both, the draft is asked where the text did not occur before.
 
     ``k``: tokens to guess at a step.  ``adaptive`` lets the number follow how many are accepted and
-    what steps cost, from 0 to ``k_max``; ``k`` is then only where it begins.  ``extra_token``: a step
-    whose guesses are all right gives one token more.  ``min_acceptance``: where a smaller share
-    of the guesses is right, pause, and try again later.
+    what steps cost, from 0 to ``k_max``; ``k`` is then only what it tries first, after single guesses have shown
+    what they cost.  ``extra_token``: a step whose guesses are all right gives one token more.
+    ``min_acceptance``: where a smaller share of the guesses is right, pause, and try again later.
 
     ``method``: ``coupled`` accepts a guess if it is the token that would have been chosen
     without it, so that the text stays the same; ``reject`` is rejection sampling, which

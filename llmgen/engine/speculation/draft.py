@@ -20,8 +20,10 @@ from llmgen.sampling.sampler import Sampler
 _MOST_TOKENS = 8
 """Generated tokens in one run."""
 
-_MOST_BEHIND = 128
-"""Tokens that are computed after a pause."""
+MOST_BEHIND = 128
+"""Tokens that are computed after a pause where nobody counts what that costs."""
+FEWEST = 32
+"""With fewer of the last tokens a draft does not go on."""
 
 Run = Callable[..., Any]
 """Makes a call of the model: of a method, with its arguments; may raise Interrupted."""
@@ -30,27 +32,33 @@ Run = Callable[..., Any]
 class DraftSequence:
     """The draft's own cache for one sequence.
 
-    After a long pause it does not compute all that it has missed: it goes on with the last tokens only, as if
-    the text began there.  How far it can look back changes what it guesses, and nothing else.
+    Where computing all that it has missed would cost too much, it goes on with the last tokens only (:meth:`skip`), as
+    if those before had not been there.  What it has seen changes what it guesses, and nothing else.
     """
 
     def __init__(self, model: ModelLike) -> None:
         self.state = SequenceState(model, model.new_sequence())
         self._agreed = 0  # leading tokens of the cache that are known to be the sequence's
-        self._skipped = 0  # tokens after the sequence's first that it leaves out
+        self._skipped = 0  # tokens of the sequence that it leaves out, after ...
+        self._whole: int | None = None  # ... so many
         self._n_prompt = 0
 
     def begin(self, tokens: Sequence[int], n_prompt: int) -> None:
         """The sequence has any tokens now, the first ``n_prompt`` of which the model computes as prompt."""
-        known = [] if self._skipped else self.state.tokens[: self.state.cached]
-        self._agreed = common_prefix(known, tokens)
-        self._skipped, self._n_prompt = 0, n_prompt
+        known = self.state.tokens[: self.state.cached][: self._whole]
+        self._agreed = self.state.cut(common_prefix(known, tokens))
+        self._skipped, self._whole, self._n_prompt = 0, None, n_prompt
+
+    def skip(self, tokens: Sequence[int], n: int) -> None:
+        """Go on with the last n of the sequence's tokens: those that are missing before them are left out."""
+        self.follow(tokens)
+        if self._whole is None:
+            self._whole = self._agreed
+        self._skipped, self._n_prompt = len(tokens) - self._agreed - n, 0
+        self.state.tokens[self._agreed :] = self.new(tokens)
 
     def follow(self, tokens: Sequence[int]) -> None:
         """Take the sequence's tokens, which begin as they did; guesses that were wrong are cut off."""
-        if self._missed(tokens) > _MOST_BEHIND:
-            self.state.clear()
-            self._skipped, self._agreed, self._n_prompt = len(tokens) - _MOST_BEHIND, 0, 0
         guessed = self.state.tokens[self._agreed : self.state.cached]
         same = self._agreed + common_prefix(guessed, self.new(tokens))
         self._agreed = self.state.cut(min(same, len(tokens) - self._skipped - 1))
@@ -66,13 +74,14 @@ class DraftSequence:
         """Whether they fit into the draft's context."""
         return len(tokens) - self._skipped <= self.n_ctx
 
-    def behind(self, tokens: Sequence[int]) -> int:
-        """How many tokens it has to compute because nothing was guessed for a while; not those of a prompt."""
-        return min(self._missed(tokens), _MOST_BEHIND)
-
-    def _missed(self, tokens: Sequence[int]) -> int:
+    def missing(self, tokens: Sequence[int]) -> int:
+        """How many of the tokens have to be computed as prompt before anything can be guessed."""
         n = len(tokens) - self._skipped - self.state.cached
-        return n if self.state.cached >= self._n_prompt and n > _MOST_TOKENS else 0
+        return n - 1 if self.state.cached < self._n_prompt or n > _MOST_TOKENS else 0
+
+    def has_paused(self, tokens: Sequence[int]) -> bool:
+        """Whether many tokens are missing though the prompt is not."""
+        return self.state.cached >= self._n_prompt and self.missing(tokens) > MOST_BEHIND
 
     @property
     def n_ctx(self) -> int:
@@ -95,7 +104,8 @@ class DraftSequence:
         """An independent copy."""
         twin = object.__new__(DraftSequence)
         twin.state = self.state.fork()
-        twin._agreed, twin._skipped, twin._n_prompt = self._agreed, self._skipped, self._n_prompt
+        twin._agreed, twin._n_prompt = self._agreed, self._n_prompt
+        twin._skipped, twin._whole = self._skipped, self._whole
         return twin
 
     def close(self) -> None:
@@ -113,6 +123,8 @@ class Question:
     sampler: Sampler
     rules: EndingRules
     guesses: list[Guess] = field(default_factory=list)
+    ready: bool = False
+    """Whether the draft has computed the tokens, but for the last few."""
 
     @property
     def open(self) -> bool:
@@ -149,8 +161,8 @@ class DraftModel:
         finally:
             with_state.close()
 
-    def prepared(self, question: Question, run: Run) -> bool:
-        """Have the draft compute the tokens, but for the last few; whether it is ready to guess then.
+    def prepare(self, question: Question, run: Run) -> int:
+        """Have the draft compute the tokens, but for the last few; returns how many it did.
 
         A prompt is computed in pieces, one each time, so that nobody waits long.  A draft
         whose context is full guesses no more.
@@ -158,11 +170,13 @@ class DraftModel:
         sequence, tokens = question.sequence, question.tokens
         known = int(self.model.config.vocab_size)
         if not sequence.has_room(tokens) or max(sequence.new(tokens), default=0) >= known:
-            return False
+            return 0
         sequence.follow(tokens)
+        before = sequence.state.length
         if sequence.waits_for_prompt:
             run(sequence.compute_prompt)
-        return not sequence.waits_for_prompt
+        question.ready = not sequence.waits_for_prompt
+        return sequence.state.length - before
 
     def answer(self, questions: Sequence[Question], run: Run) -> int:
         """Fill in the guesses of questions that are prepared; returns how many runs that took."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from llmgen.engine.completion import Completion
 from llmgen.engine.speculation.config import SpeculativeConfig
-from llmgen.engine.speculation.draft import DraftModel, DraftSequence, Question
+from llmgen.engine.speculation.costs import StepCosts
+from llmgen.engine.speculation.draft import FEWEST, MOST_BEHIND, DraftModel, DraftSequence, Question
 from llmgen.engine.speculation.lookup import LookupIndex
-from llmgen.engine.speculation.pace import Pace, StepCosts
+from llmgen.engine.speculation.pace import Pace
 from llmgen.engine.speculation.stats import SpeculationStats
 from llmgen.sampling.rejection import Guess
 
@@ -27,6 +28,7 @@ class Speculator:
         self._index = LookupIndex() if config.lookup else None
         self._draft = DraftSequence(speculation.draft.model) if speculation.draft else None
         self._pace = Pace(config, speculation.costs)
+        self._asked: Question | None = None  # of the draft, the last time
         self._kind = _DRAFT
         self._n_sequences = 1
         self._guessed = self._accepted = 0
@@ -38,6 +40,7 @@ class Speculator:
             self._index.begin(tokens)
         if self._draft:
             self._draft.begin(tokens, n_prompt)
+            self._asked = None
 
     def start_answer(self) -> None:
         """Count from here on."""
@@ -65,16 +68,38 @@ class Speculator:
         self, completion: Completion, tokens: Sequence[int], most: int, n_sequences: int
     ) -> Question | None:
         """What to ask the draft model, where that pays."""
-        if self._draft is None:
+        draft = self._draft
+        if draft is None or not draft.has_room(tokens):
             return None
         self._kind, self._n_sequences = _DRAFT, n_sequences
-        costs = self._speculation.costs
-        before_s = costs.follow_s * self._draft.behind(tokens)
-        n = self._pace.choose(most, _DRAFT, n_sequences, costs.guess_s, before_s)
-        if not n:
-            return None
-        sampler = completion.sampler.guessing(independent=self.rejects)
-        return Question(self._draft, tokens, n, sampler, completion.rules)
+        if self._asked and not self._asked.ready:  # it is still at the prompt
+            n = min(self._asked.n, most)
+        else:
+            n = self._draft_guesses(draft, completion, tokens, most)
+        sampler = completion.sampler.guessing(independent=self.rejects) if n else None
+        self._asked = Question(draft, tokens, n, sampler, completion.rules) if sampler else None
+        return self._asked
+
+    def _draft_guesses(
+        self, draft: DraftSequence, completion: Completion, tokens: Sequence[int], most: int
+    ) -> int:
+        """How many tokens the draft shall guess.
+
+        Where it would cost too much to compute all tokens that it has not seen, it goes on with the last ones.
+        """
+        costs, missing = self._speculation.costs, draft.missing(tokens)
+        token_s = costs.follow_s(completion.prefill_s / max(completion.prefill_tokens, 1))
+        seen = missing
+        if not self._speculation.config.adaptive:
+            seen = MOST_BEHIND if draft.has_paused(tokens) else missing
+        elif missing:
+            seen = min(
+                missing, max(FEWEST, costs.affordable_tokens(self._n_sequences, costs.guess_s, token_s))
+            )
+        n = self._pace.choose(most, _DRAFT, self._n_sequences, costs.guess_s, token_s * seen)
+        if n and seen < missing:
+            draft.skip(tokens, seen)
+        return n
 
     def judged(self, right: bool, n_behind: int) -> None:
         """A guess was right, or wrong as were the ``n_behind`` after it."""
@@ -115,10 +140,13 @@ class Speculator:
 class Speculation:
     """What the sequences of a model share: options, the draft model, what runs cost."""
 
-    def __init__(self, config: SpeculativeConfig, draft: DraftModel | None = None) -> None:
+    def __init__(
+        self, config: SpeculativeConfig, draft: DraftModel | None = None, draft_share: float = 0.25
+    ) -> None:
+        """``draft_share``: how large the draft is beside the model, from which its first costs are estimated."""
         self.config = config
         self.draft = draft
-        self.costs = StepCosts()
+        self.costs = StepCosts(draft_share if draft else 0.0)
 
     def speculator(self) -> Speculator:
         """For a new sequence."""
@@ -128,18 +156,18 @@ class Speculation:
         """Have the draft model answer; returns how many seconds that took."""
         assert self.draft is not None
         begun = time.perf_counter()
-        ready = [question for question in questions if self._prepared(question, run)]
+        for question in questions:
+            self._prepare(question, run)
         prepared = time.perf_counter()
-        n_runs = self.draft.answer(ready, run)
+        n_runs = self.draft.answer([question for question in questions if question.ready], run)
         ended = time.perf_counter()
         if n_runs:
             self.costs.guessed(n_runs, ended - prepared)
         return ended - begun
 
-    def _prepared(self, question: Question, run: Callable[..., Any]) -> bool:
+    def _prepare(self, question: Question, run: Callable[..., Any]) -> None:
         assert self.draft is not None
-        n_behind, begun = question.sequence.behind(question.tokens), time.perf_counter()
-        ready = self.draft.prepared(question, run)
-        if n_behind:
-            self.costs.followed(n_behind, time.perf_counter() - begun)
-        return ready
+        begun = time.perf_counter()
+        computed = self.draft.prepare(question, run)
+        if computed:
+            self.costs.followed(computed, time.perf_counter() - begun)

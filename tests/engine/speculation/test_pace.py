@@ -7,7 +7,8 @@ import random
 import pytest
 
 from llmgen.engine.speculation.config import SpeculativeConfig
-from llmgen.engine.speculation.pace import Pace, StepCosts
+from llmgen.engine.speculation.costs import StepCosts
+from llmgen.engine.speculation.pace import Pace
 
 SLOPES = [0.09, 0.29]  # what a further token in a run costs, in plain steps: measured on Zen 5 and on Zen 2
 GUESSES = [0.0, 0.1, 0.3]  # what a guess costs: of a lookup, of a small and of a large draft
@@ -71,15 +72,18 @@ def test_good_guesses_gain_nearly_what_they_can(slope, guess_s):
 
 def test_when_the_text_changes_the_number_follows():
     """Prose, then a long quotation, then prose: it pauses, finds out, and pauses again."""
-    machine = Machine(0.1, 0.0, lambda place: 0.98 if 1000 < place < 4000 else 0.05)
-    machine.generate(1000)
-    assert sum(machine.numbers) < 60
-    machine.numbers.clear()
-    machine.generate(4000)
-    assert sum(machine.numbers[-200:]) > 200 * 5
-    machine.numbers.clear()
-    machine.generate(6000)
-    assert sum(machine.numbers) < 200
+    counts = []
+    for seed in range(5):
+        machine = Machine(0.1, 0.0, lambda place: 0.98 if 1000 < place < 4000 else 0.05, seed=seed)
+        counts.append([])
+        for n in (1000, 4000, 6000):
+            machine.numbers.clear()
+            machine.generate(n)
+            counts[-1].append(sum(machine.numbers[-200:]) if n == 4000 else sum(machine.numbers))
+    first, quotation, last = (sorted(column)[2] for column in zip(*counts, strict=True))
+    assert first < 150
+    assert quotation > 200 * 5
+    assert last < 250
 
 
 def test_it_pauses_below_the_acceptance_that_is_asked_for_and_tries_again():
@@ -112,7 +116,8 @@ def test_a_fixed_number_stays():
 def test_no_more_than_asked_for():
     machine = Machine(0.05, 0.0, 1.0, SpeculativeConfig(lookup=True, k=2, k_max=3))
     machine.generate(500)
-    assert set(machine.numbers) == {0, 2, 3}
+    assert [n for n in machine.numbers if n][:3] == [1, 2, 2]  # first one, to see what that costs; then k
+    assert max(machine.numbers) == 3
 
 
 def test_costs_follow_a_context_that_grows():

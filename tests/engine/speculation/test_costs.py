@@ -1,0 +1,93 @@
+"""What guessing costs and gains in whole answers, on a machine whose every run takes a known time."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.fakes import FakeTokenizer
+from engine.speculation.machine import Clock, Often, Plain, answers
+from llmgen.engine import Batch, Request, SamplingParams, SpeculativeConfig
+from llmgen.engine.speculation.costs import StepCosts
+from llmgen.engine.speculation.draft import DraftModel
+from llmgen.engine.speculation.speculator import Speculation
+
+FLAT = [1.0, 1.12, 1.25, 1.4, 1.6, 1.8, 2.0, 2.25]
+JUMP = [1.0, 1.8, 1.9, 2.0, 2.2, 2.4, 2.55, 2.7]  # a second token is dear, further ones are cheap
+STEEP = [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5]
+PROMPTS = [(40, 0.05), (600, 0.03)]
+
+
+@pytest.mark.parametrize("steps", [FLAT, JUMP, STEEP])
+@pytest.mark.parametrize("guess", [0.0, 0.06, 0.4])
+def test_a_short_answer_never_loses_more_than_3_percent(monkeypatch, steps, guess):
+    """The draft's computation of the prompt is part of that."""
+    for acceptance in (0.0, 0.3, 0.5):
+        for seed, prompt in enumerate(PROMPTS):
+            clock = Clock(monkeypatch, seed)
+            [time] = answers(clock, steps, guess, acceptance, prompt=prompt, seed=seed)
+            assert time < 1.03
+
+
+@pytest.mark.parametrize(
+    ("steps", "guess", "acceptance", "most"),
+    [(FLAT, 0.0, 0.5, 0.85), (FLAT, 0.06, 0.8, 0.7), (FLAT, 0.4, 0.9, 0.9), (FLAT, 0.4, 1.0, 0.75)],
+)
+def test_a_short_answer_gains_where_it_can(monkeypatch, steps, guess, acceptance, most):
+    times = []
+    for seed, prompt in enumerate(PROMPTS):
+        clock = Clock(monkeypatch, seed)
+        times += answers(clock, steps, guess, acceptance, prompt=prompt, seed=seed)
+    assert sum(times) / len(times) < most
+
+
+def test_many_short_answers_lose_no_more_than_one(monkeypatch):
+    times = answers(Clock(monkeypatch), FLAT, 0.4, 0.2, lengths=(24,) * 12)
+    assert sum(times) / len(times) < 1.025
+
+
+def test_a_draft_as_slow_as_the_model_is_never_asked(monkeypatch):
+    clock = Clock(monkeypatch)
+    draft = Often(clock, FLAT, 0.05)
+    speculation = Speculation(SpeculativeConfig(draft="it"), DraftModel(draft), draft_share=1.0)
+    batch = Batch(Plain(clock, FLAT, 0.05), FakeTokenizer(), speculation=speculation)
+    [answer] = batch.run([Request([1, 2, 3], SamplingParams(max_tokens=200, ignore_eos=True))])
+    assert answer.result.completion_tokens == 200
+    assert draft.computed == 0
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_answers_of_a_batch_share_what_may_be_lost(monkeypatch, n):
+    def time(speculation):
+        clock = Clock(monkeypatch)
+        if speculation:
+            draft = Often(clock, [0.3] * 8, 0.01)
+            draft.acceptance = 0.0
+            speculation = Speculation(SpeculativeConfig(draft="it"), DraftModel(draft), 0.3)
+        batch = Batch(Plain(clock, FLAT, 0.05), FakeTokenizer(), slots=n, speculation=speculation)
+        params = SamplingParams(temp=0.0, max_tokens=96, ignore_eos=True)
+        for _ in batch.run(Request([i, 7, 8, 9], params) for i in range(n)):
+            pass
+        return clock.now
+
+    assert time(True) < 1.03 * time(None)
+
+
+def test_nothing_is_granted_twice():
+    costs = StepCosts()
+    for _ in range(20):
+        costs.ran(1, 1, 1.0)
+    room = costs.room_s
+    costs.grant(1, 1, 0.1, 0.2)
+    assert costs.room_s == pytest.approx(room - 0.3 - (costs.of(2) - 1))
+    costs.ran(1, 1, 1.0)
+    assert costs.room_s > room
+
+
+def test_long_runs_are_tried_step_by_step():
+    """Their costs are not known before: none is more than twice as long as those that were measured."""
+    costs = StepCosts()
+    for _ in range(200):
+        costs.ran(1, 1, 1.0)
+    for measured, affordable in ((1, 1), (2, 3), (4, 7)):
+        costs.ran(measured, 1, 1.0 + 0.01 * measured)
+        assert costs.affordable(7, 1, 0.0, 0.0) == affordable
