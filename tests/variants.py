@@ -126,6 +126,23 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             }
         },
     ),
+    "llama-scales": (  # beside biases
+        "llama",
+        {"reshape": {f"blk.{i}.{part}.scale": [1] for i in range(2) for part in ("attn_q", *FEED_FORWARD)}},
+    ),
+    "qwen35-scales": (
+        "qwen35",
+        {
+            "reshape": {
+                f"blk.{part}.scale": [1]
+                for part in (
+                    *(f"0.{p}" for p in ("attn_qkv", "attn_gate", "ssm_out", "ssm_alpha", "ssm_beta")),
+                    *(f"1.attn_{p}" for p in ("q", "k", "v", "output")),
+                    *(f"{i}.{p}" for i in range(2) for p in FEED_FORWARD),
+                )
+            }
+        },
+    ),
     "qwen3-tied": ("qwen3", {"drop_tensors": ("output.weight",)}),
     "gemma-no-biases": ("gemma", {"drop_tensors": QKV_BIASES}),
     "gemma2-default-pattern": ("gemma2", {"drop_keys": (PATTERN,)}),

@@ -170,17 +170,15 @@ class Decoder(ABC):
     def project(self, b: Ops, w: Weights, x: Value, name: str, n_rows: int) -> Value:
         """x times the matrix ``name``, with its bias where the file has one: [n_rows]."""
         bias = w.optional_vector(f"{name}.bias", n_rows)
-        return self.linear(b, w, x, w.matrix(name, n_rows, x.n), name, bias)
+        return b.linear(x, w.matrix(name, n_rows, x.n), bias)
 
-    def linear(
-        self, b: Ops, w: Weights, x: Value, matrix: Matrix, name: str, bias: Vector | None = None
-    ) -> Value:
-        """x times a matrix, times the factor ``name.scale`` where the file has one, plus the bias: [n_rows]."""
-        scale = w.optional_factor(f"{name}.scale", matrix.n_rows)
-        if scale is None:
-            return b.linear(x, matrix, bias)
-        y = b.multiply(b.linear(x, matrix), scale)
-        return y if bias is None else b.add(y, bias)
+    def ff_project(self, b: Ops, w: Weights, x: Value, name: str, n_rows: int) -> Value:
+        """``project`` in a feed-forward, where a matrix's factor holds for its bias too (llama.cpp's build_ffn)."""
+        matrix, bias = w.matrix(name, n_rows, x.n), w.optional_vector(f"{name}.bias", n_rows)
+        if bias is not None and matrix.factor != 1.0:
+            values = bias.values * np.float32(matrix.factor)
+            bias = w.derived(f"{name}.bias * factor", lambda: values)
+        return b.linear(x, matrix, bias)
 
     def qkv(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
         """Queries, keys and values of all heads, with the biases the file has."""
@@ -190,10 +188,8 @@ class Decoder(ABC):
         if w.has(f"{name}qkv"):
             fused = w.matrix(f"{name}qkv", n_q + n_k + n_v, self.n_embd)
             parts = [fused.rows(0, n_q), fused.rows(n_q, n_k), fused.rows(n_q + n_k, n_v)]
-            names = [f"{name}qkv"] * 3
         else:
             sizes = {"q": n_q, "k": n_k, "v": n_v}
-            names = [name + p for p in "qkv"]
             parts = [w.matrix(name + p, n, self.n_embd) for p, n in sizes.items()]
         if not self.qkv_bias:
             for part in ("qkv", "q", "k", "v"):
@@ -206,10 +202,7 @@ class Decoder(ABC):
                 w.optional_vector(f"{name}{p}.bias", part.n_rows)
                 for p, part in zip("qkv", parts, strict=True)
             ]
-        q, k, v = (
-            self.linear(b, w, x, part, one, bias)
-            for part, one, bias in zip(parts, names, biases, strict=True)
-        )
+        q, k, v = (b.linear(x, part, bias) for part, bias in zip(parts, biases, strict=True))
         return q, k, v
 
     def normed_qkv(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value, Value]:
@@ -281,13 +274,15 @@ class Decoder(ABC):
         if self.output_bias:
             return self.project(b, w, a, name, self.n_embd)
         w.skip(f"{name}.bias")
-        return self.linear(b, w, a, w.matrix(name, self.n_embd, a.n), name)
+        return b.linear(a, w.matrix(name, self.n_embd, a.n))
 
     def feed_forward(self, b: Ops, w: Weights, x: Value, layer: int, activation: str = "silu") -> Value:
         """down(activation(gate x) * up x), Shazeer's gated unit (arXiv:2002.05202): [n_embd]."""
         name, n_ff = f"blk.{layer}.ffn_", self.ff(layer)
-        gate, up = (self.project(b, w, x, name + which, n_ff) for which in ("gate", "up"))
-        return self.project(b, w, self.ff_gated(b, gate, up, layer, activation), name + "down", self.n_embd)
+        gate, up = (self.ff_project(b, w, x, name + which, n_ff) for which in ("gate", "up"))
+        return self.ff_project(
+            b, w, self.ff_gated(b, gate, up, layer, activation), name + "down", self.n_embd
+        )
 
     def ff_gated(self, b: Ops, gate: Value, up: Value, layer: int, activation: str) -> Value:
         """The gated activation inside ``feed_forward``."""
@@ -298,13 +293,13 @@ class Decoder(ABC):
         name, n_ff = f"blk.{layer}.ffn_", self.ff(layer)
         both = w.matrix(name + "up", 2 * n_ff, self.n_embd)
         gate, up = (b.linear(x, both.rows(first, n_ff)) for first in (0, n_ff))
-        return self.project(b, w, b.gated(gate, up, activation), name + "down", self.n_embd)
+        return self.ff_project(b, w, b.gated(gate, up, activation), name + "down", self.n_embd)
 
     def plain_feed_forward(self, b: Ops, w: Weights, x: Value, layer: int, activation: str) -> Value:
         """down(activation(up x)): [n_embd]."""
         name = f"blk.{layer}.ffn_"
-        up = self.project(b, w, x, name + "up", self.ff(layer))
-        return self.project(b, w, b.activate(up, activation), name + "down", self.n_embd)
+        up = self.ff_project(b, w, x, name + "up", self.ff(layer))
+        return self.ff_project(b, w, b.activate(up, activation), name + "down", self.n_embd)
 
     def rope(self, factors: np.ndarray | None = None) -> Rope:
         """The rotation of the model; ``factors`` divides the frequencies, float64 [n_rot / 2]."""

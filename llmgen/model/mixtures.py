@@ -197,13 +197,13 @@ class Mixture(PreNorm):
     def shared(self, b: Ops, w: Weights, x: Value, layer: int) -> Value:
         """The shared expert, which all tokens take: [n_embd]."""
         name = f"blk.{layer}.ffn_"
-        up = self.project(b, w, x, f"{name}up_shexp", self.n_shared_ff)
+        up = self.ff_project(b, w, x, f"{name}up_shexp", self.n_shared_ff)
         if w.has(f"{name}gate_shexp"):
-            gate = self.project(b, w, x, f"{name}gate_shexp", self.n_shared_ff)
+            gate = self.ff_project(b, w, x, f"{name}gate_shexp", self.n_shared_ff)
             inner = self.shared_gated(b, gate, up, layer)
         else:
             inner = b.activate(up, self.activation)
-        return self.project(b, w, inner, f"{name}down_shexp", self.n_embd)
+        return self.ff_project(b, w, inner, f"{name}down_shexp", self.n_embd)
 
     def shared_gated(self, b: Ops, gate: Value, up: Value, layer: int) -> Value:
         """The gated activation inside the shared expert."""

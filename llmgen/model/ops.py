@@ -40,7 +40,7 @@ class Ops(Protocol):
         """Tokens of context for which the model was opened."""
 
     def embed(self, w: Matrix, scale: float = 1.0) -> Value:
-        """scale * the row of w that belongs to each token: [tokens, w.n_cols]."""
+        """scale * w.factor * the row of w that belongs to each token: [tokens, w.n_cols]."""
 
     def embed_positions(self, w: Matrix) -> Value:
         """The row of w that belongs to each token's position: [tokens, w.n_cols].  w must have ``n_ctx`` rows."""
@@ -142,7 +142,7 @@ class Ops(Protocol):
         """
 
     def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
-        """x @ w.T + bias: [tokens, w.n_cols] -> [tokens, w.n_rows]."""
+        """x @ w.T * w.factor + bias: [tokens, w.n_cols] -> [tokens, w.n_rows]."""
 
     def add(self, x: Value, y: Value | Vector) -> Value:
         """x + y, of the same shape; a vector is added to each token."""
@@ -287,4 +287,4 @@ class Ops(Protocol):
         """The sum over the chosen experts of weight * x[expert], the best expert first: [tokens, x.n]."""
 
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
-        """x @ w.T + bias for the tokens whose logits are wanted, soft-capped.  Ends the forward pass."""
+        """``linear`` for the tokens whose logits are wanted, soft-capped.  Ends the forward pass."""

@@ -6,6 +6,8 @@ checks the whole file.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +16,12 @@ import numpy as np
 from llmgen.errors import UnsupportedModelError
 from llmgen.gguf import GGMLType, GGUFFile, TensorInfo
 from llmgen.gguf.dequantize import dequantize
+
+_FACTORED = re.compile(
+    r"blk\.\d+\.(attn_(q|k|v|output|qkv|gate)|ssm_(in|out|alpha|beta)|ffn_(gate|up|down)(_shexp)?)", re.ASCII
+)
+"""The matrices of a layer that may have a factor: those for which llama.cpp loads one, whatever the
+architecture (``load_tensors`` in src/llama-model.cpp).  Experts have theirs as a vector."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,8 @@ class Matrix:
     n_rows: int
     n_cols: int
     first_row: int = 0
+    factor: float = 1.0
+    """What all weights are multiplied by besides, as in files with NVFP4."""
 
     @property
     def name(self) -> str:
@@ -107,11 +117,35 @@ class Weights:
 
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Matrix:
         """The matrix ``name``, which must be [n_rows, n_cols]."""
-        return Matrix(self._tensor(name, (n_cols, n_rows)), n_rows, n_cols)
+        tensor = self._tensor(name, (n_cols, n_rows))
+        return Matrix(tensor, n_rows, n_cols, factor=self._factor(tensor))
+
+    def _factor(self, tensor: TensorInfo) -> float:
+        """The factor that the file has for a matrix.
+
+        With NVFP4 there may also be an ``input_scale``, made for products with FP4 activations;
+        it cancels out, and like llama.cpp's graphs no other product needs it.
+        """
+        stem = tensor.name.removesuffix(".weight")
+        fp4 = tensor.type is GGMLType.NVFP4
+        if not (_FACTORED.fullmatch(stem) or (stem == "output" and fp4)):
+            return 1.0
+        if fp4:
+            self.skip(f"{stem}.input_scale")
+        if not self.has(f"{stem}.scale"):
+            return 1.0
+        factor = float(self.vector(f"{stem}.scale", 1).values[0])
+        if not math.isfinite(factor):
+            raise UnsupportedModelError(
+                f"tensor {stem}.scale is {factor}, expected a finite number; the file is damaged, download it again"
+            )
+        return factor
 
     def experts(self, name: str, n_experts: int, n_rows: int, n_cols: int) -> Experts:
         """The tensor ``name``, which must be [n_experts, n_rows, n_cols]."""
         tensor = self._tensor(name, (n_cols, n_rows, n_experts))
+        if tensor.type is GGMLType.NVFP4:
+            self.skip(f"{name}.input_scale")  # see ``_factor``
         return Experts(tensor, n_experts, n_rows, n_cols, n_rows)
 
     def head_matrices(self, name: str, n_heads: int, n_rows: int, n_cols: int) -> list[Matrix]:
@@ -145,13 +179,6 @@ class Weights:
         """``vector``, or None where the file does not have it."""
         return self.vector(name, n) if self.has(name) else None
 
-    def optional_factor(self, name: str, n: int) -> Vector | None:
-        """The single value of the tensor ``name`` as a vector of n, or None where the file does not have it."""
-        if not self.has(name):
-            return None
-        factor = self.vector(name, 1)
-        return self.derived(f"{name} * {n}", lambda: np.repeat(factor.values, n))
-
     def vector_parts(self, name: str, sizes: tuple[int, ...]) -> list[Vector]:
         """The float vector ``name`` cut into parts of the given sizes."""
         whole = self.vector(name, sum(sizes))
@@ -165,8 +192,13 @@ class Weights:
         return parts
 
     def skip(self, name: str) -> None:
-        """Count the tensor as read, if it is there: it belongs to the model, but no logit depends on it."""
-        self._read.add(self._full(name))
+        """Count the tensor as read, if it is there: it belongs to the model, but no logit depends on it.
+
+        With a matrix its factors are skipped.
+        """
+        full = self._full(name)
+        stem = full.removesuffix(".weight")
+        self._read.update((full, f"{stem}.scale", f"{stem}.input_scale"))
 
     def skip_layer(self, layer: int) -> None:
         """``skip`` all tensors of a layer."""

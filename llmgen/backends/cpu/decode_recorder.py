@@ -96,7 +96,7 @@ class DecodeRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, SparseRe
         x.copies[kind] = out
         return out, EVERYTHING
 
-    def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
+    def _product(self, x: Value, w: Matrix, bias: Vector | None) -> Value:
         bound = self.binding.matrix(w)
         activations, reads = self.quantized(x, bound.kernels.activations)
         out = self.value(w.n_rows, private=False, partition=Rows(w.n_rows))

@@ -50,7 +50,7 @@ class PrefillRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, SparseR
     def _head_partition(self, n_heads: int) -> Hashable:
         return TOKENS
 
-    def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
+    def _product(self, x: Value, w: Matrix, bias: Vector | None) -> Value:
         out = self.value(w.n_rows, private=False, partition=("panels", w.n_rows))
         self._panel(x, self.binding.matrix(w), out)
         if bias is not None:

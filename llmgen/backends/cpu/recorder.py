@@ -109,7 +109,7 @@ class Recorder(ABC):
     # ---- the vocabulary ------------------------------------------------------------
 
     def embed(self, w: Matrix, scale: float = 1.0) -> Value:
-        return self._rows_of(w, FIELDS["ids"], scale)
+        return self._rows_of(w, FIELDS["ids"], scale * w.factor)
 
     def embed_positions(self, w: Matrix) -> Value:
         return self._rows_of(w, FIELDS["positions"], 1.0)
@@ -303,8 +303,15 @@ class Recorder(ABC):
             scratch=scratch,
         )
 
+    def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value:
+        if w.factor == 1.0:
+            return self._product(x, w, bias)
+        y = self.scale(self._product(x, w, None), w.factor)
+        return y if bias is None else self.add(y, bias)
+
     @abstractmethod
-    def linear(self, x: Value, w: Matrix, bias: Vector | None = None) -> Value: ...
+    def _product(self, x: Value, w: Matrix, bias: Vector | None) -> Value:
+        """x @ w.T + bias, without the factor of w."""
 
     @abstractmethod
     def add(self, x: Value, y: Value | Vector) -> Value: ...
@@ -366,6 +373,7 @@ class Recorder(ABC):
     def gated(self, gate: Value, up: Value, activation: str) -> Value: ...
 
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
+        x = self.scale(x, w.factor)
         out = Value(w.n_rows, floats_bytes(w.n_rows), self.max_outputs, False, Rows(w.n_rows))
         bound = self.binding.matrix(w)
         self._matvec(

@@ -116,7 +116,7 @@ class NumpyOps:
 
     def embed(self, w: Matrix, scale: float = 1.0) -> Value:
         dtype = self._precision.dtype
-        return Value(self._matrices[w][self._ids].astype(dtype) * dtype(scale))
+        return Value(self._matrices[w][self._ids].astype(dtype) * dtype(scale * w.factor))
 
     def embed_positions(self, w: Matrix) -> Value:
         return Value(self._matrices[w][self._positions].astype(self._precision.dtype))
@@ -240,6 +240,7 @@ class NumpyOps:
         if self._precision.int8_activations and w.tensor.type not in FLOAT_TYPES:
             entering = functions.round_activations(entering).astype(entering.dtype)
         y = entering @ self._matrices[w].astype(entering.dtype).T
+        y *= y.dtype.type(w.factor)
         return Value(y if bias is None else y + bias.values.astype(y.dtype))
 
     def add(self, x: Value, y: Value | Vector) -> Value:

@@ -96,12 +96,12 @@ class MPT(LayerNorms, LearnedPositions, Clamped, Alibi, PreNorm):
     def plain_feed_forward(self, b: Ops, w: Weights, x: Value, layer: int, activation: str) -> Value:
         """What the activation gives may be divided by a scale for each of its values."""
         name = f"blk.{layer}.ffn_"
-        up = b.activate(self.project(b, w, x, name + "up", self.ff(layer)), activation)
+        up = b.activate(self.ff_project(b, w, x, name + "up", self.ff(layer)), activation)
         scales = f"blk.{layer}.ffn.act.scales"
         if w.has(scales):
             divisors = w.vector(scales, up.n)
             up = b.multiply(up, w.derived(f"1 / {scales}", lambda: 1.0 / divisors.values))
-        return self.project(b, w, up, name + "down", self.n_embd)
+        return self.ff_project(b, w, up, name + "down", self.n_embd)
 
 
 @architecture("baichuan")

@@ -42,5 +42,5 @@ class HyV4(HyperConnections, Indexed, ClampedExperts):
         self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope, **seen: Any
     ) -> Value:
         found, name = super().found(b, w, x, layer, state, rope, **seen), f"blk.{layer}.attn_gate"
-        gate = self.linear(b, w, x, w.matrix(name, found.n, x.n), name)
+        gate = b.linear(x, w.matrix(name, found.n, x.n))
         return b.gated(gate, found, "sigmoid")
