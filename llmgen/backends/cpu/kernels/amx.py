@@ -1,8 +1,8 @@
 """Tiles of AMX: a dot product of 16 tokens with 16 rows in one instruction (Sapphire Rapids and later).
 
-A tile register holds up to 16 rows of 64 bytes.  ``tdpbsud`` multiplies signed bytes of the
-first tile (here tokens) with unsigned bytes of the second (weights of up to 7 bits),
-``tdpbssd`` signed with signed ones, and adds groups of four products to int32 sums:
+A tile register holds up to 16 rows of 64 bytes.  ``tdpbssd`` multiplies signed bytes of the first
+tile (here tokens) with signed bytes of the second (weights), and adds groups of four products to
+int32 sums:
 
     sums[token][row] += activations[token][4 g + i] * weights[g][row][i]   over g and i
 
@@ -77,13 +77,12 @@ def end(typing_context: Any) -> Any:
     return types.void(), generate
 
 
-def dots(signed: bool, one_set: int) -> Any:
+def dots(one_set: int) -> Any:
     """``step(x, w, out)``: int32 [16 tokens][16 rows] to out, of 32 weights (16 where so configured).
 
     x: int8 [16 tokens], 32 bytes apart; w: [groups][16 rows][4] bytes; one_set: the registers used.
     """
     sums, left, right = _SUMS + one_set, _TOKENS + one_set, _WEIGHTS + one_set
-    product = "llvm.x86.tdpbssd" if signed else "llvm.x86.tdpbsud"
 
     @intrinsic
     def step(typing_context: Any, x: Any, w: Any, out: Any) -> Any:
@@ -97,7 +96,7 @@ def dots(signed: bool, one_set: int) -> Any:
             call_intrinsic(b, "llvm.x86.tilezero", nothing, [_number(sums)])
             at("llvm.x86.tileloadd64", left, args[0], 32)
             at("llvm.x86.tileloadd64", right, args[1], 64)
-            call_intrinsic(b, product, nothing, [_number(sums), _number(left), _number(right)])
+            call_intrinsic(b, "llvm.x86.tdpbssd", nothing, [_number(n) for n in (sums, left, right)])
             at("llvm.x86.tilestored64", sums, args[2], 64)
             return context.get_dummy_value()
 

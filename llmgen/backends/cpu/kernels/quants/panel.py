@@ -23,6 +23,7 @@ from llmgen.backends.cpu.kernels.quants import TABLE, QuantType
 from llmgen.backends.cpu.kernels.quants.block import Block, Floats, functions_of
 from llmgen.backends.cpu.kernels.quants.passes import (
     PASS,
+    SIGNED,
     TILED,
     activations_of,
     load_sums,
@@ -32,7 +33,9 @@ from llmgen.backends.cpu.kernels.quants.passes import (
 )
 from llmgen.backends.cpu.kernels.simd import (
     call_intrinsic,
+    constant,
     f32x16,
+    i8x32,
     load_f32x16,
     pointer,
     splat_value,
@@ -44,11 +47,24 @@ from llmgen.backends.cpu.kernels.transpose import store_transposed_64
 at = places(Panel)
 
 
+def _less(weights_of: Any, zero: int) -> Any:
+    """The weights, less their zero point."""
+    less_by = constant(i8x32, [zero] * 32)
+
+    @inline
+    def less(p, j):  # type: ignore[no-untyped-def]
+        return weights_of(p, j) - less_by()
+
+    return less
+
+
 def _make(quant: QuantType, functions: Block) -> Any:
-    weights_of, scales_of = functions.weights, functions.panel_scales
+    weights_of, scales_of, zero = functions.weights, functions.panel_scales, functions.zero
+    if SIGNED and zero:
+        weights_of, zero = _less(weights_of, zero), 0
     panel_bytes, block_bytes, sub_blocks = quant.panel_bytes, quant.block_bytes, quant.block // 32
     begin_tiles = amx.configuring(quant.halves)
-    multiply = pass_of(quant, functions.has_offset, functions.zero)
+    multiply = pass_of(quant, functions.has_offset, zero)
 
     @inline
     def row_address(weights, row_bytes, row, n_rows, copied_row, copy_address):  # type: ignore[no-untyped-def]

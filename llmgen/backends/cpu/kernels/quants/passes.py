@@ -23,8 +23,6 @@ from llmgen.backends.cpu.kernels.layout import (
     PAIR_E,
     PAIR_E0,
     PAIR_E1,
-    PAIR_NEG,
-    PAIR_NEG0,
     TILE_BLOCK,
     TILE_D,
     TILE_E,
@@ -35,7 +33,6 @@ from llmgen.backends.cpu.kernels.layout import (
 )
 from llmgen.backends.cpu.kernels.quants import QuantType
 from llmgen.backends.cpu.kernels.simd import (
-    I32,
     call_intrinsic,
     f32x16,
     i32x16,
@@ -47,6 +44,8 @@ from llmgen.backends.cpu.kernels.simd import (
 TILED = LEVEL == "amx"
 PASS = 2 * TILE_TOKENS if TILED else TOKENS
 """Tokens of a pass."""
+SIGNED = LEVEL in ("amx", "neon")
+"""Products take signed weights, so zero points are taken off when a panel is unpacked, not from each sum."""
 _SUMS = types.UniTuple(f32x16, PASS)
 
 
@@ -91,13 +90,14 @@ def activations_of(x, t, blocks, start):  # type: ignore[no-untyped-def]
 def pass_of(quant: QuantType, has_offset: bool, zero: int) -> Any:
     """``multiply(f, panel, x, n, groups, space)``: n blocks of 32 weights, less ``zero``, added to the sums f.
 
+    Where products take ``SIGNED`` weights there must be no zero.
     With ``halves`` every 16 weights have their own scale and offset.  groups: how many
     groups of four one inner loop takes (``QuantType.groups``); it comes in as a value because
     the compiler, if it could see it, would unroll the loop, put all groups of a token
     together, and spill the weights.  space: layout.PANEL_SPACE bytes.
     """
     if TILED:
-        return _tiled_pass(quant, has_offset, zero)
+        return _tiled_pass(quant, has_offset)
     add_block, panel_bytes = _block_step(quant, has_offset, zero), quant.panel_bytes
 
     @inline
@@ -111,83 +111,55 @@ def pass_of(quant: QuantType, has_offset: bool, zero: int) -> Any:
     return multiply
 
 
-_AHEAD = 2
-"""Tiles of dot products that are computed before the first of them is scaled: a tile that has just been
-stored can only be read after a while."""
+_ONE, _TWO = 1024, 2048
+"""Bytes of a tile of dot products, and of two."""
 
 
-@inline
-def _result(space, i):  # type: ignore[no-untyped-def]
-    """Where the i-th tile of dot products waits: _AHEAD + 1 of them at a time, rounded up to four."""
-    return space + 64 + 1024 * (i % 4)
+def _tiled_pass(quant: QuantType, has_offset: bool) -> Any:
+    """The pass at level amx: while two tiles' dot products are scaled, the next two are computed.
 
-
-def _tiled_pass(quant: QuantType, has_offset: bool, zero: int) -> Any:
-    """The pass at level amx: while a tile's dot products are scaled, the next ones are computed."""
-    dots, other_dots = (amx.dots(quant.bits == 8, one_set) for one_set in range(amx.SETS))
-    panel_bytes, places = quant.panel_bytes, types.UniTuple(types.intp, 2)
-    whole = _scale_step(places, _stored_dots(zero, PAIR_NEG), has_offset)
-    first = _scale_step(places, _stored_dots(zero, PAIR_NEG0), has_offset)
-    second = _scale_step(places, _stored_dots(zero, PAIR_NEG, PAIR_NEG0), has_offset)
-
-    if quant.halves:
-
-        @inline
-        def multiply_halves(f, panel, x, n, groups, space):  # type: ignore[no-untyped-def]
-            dots(x, panel, _result(space, 0))
-            other_dots(x + 16, panel + 256, _result(space, 1))
-            for i in range(n):
-                after, x_after = panel + panel_bytes, x + PAIR_BLOCK
-                if i + 1 < n:
-                    dots(x_after, after, _result(space, 2 * i + 2))
-                d, e = x + PAIR_D, x + PAIR_E0
-                f = first(f, (_result(space, 2 * i), x), panel + 512, panel + 576, d, e)
-                if i + 1 < n:
-                    other_dots(x_after + 16, after + 256, _result(space, 2 * i + 3))
-                e = x + PAIR_E1
-                f = second(f, (_result(space, 2 * i + 1), x), panel + 640, panel + 704, d, e)
-                panel, x = after, x_after
-            return f
-
-        return multiply_halves
+    What has just been stored can only be read after a while.  A pair of tiles belongs to two blocks,
+    or to the halves of one.  No branch stands between products and scaling: around one, the compiler
+    would keep the sums of both sides apart, and spill them.
+    """
+    dots, other_dots = (amx.dots(one_set) for one_set in range(amx.SETS))
+    scale = _scale_step(types.intp, _stored_dots, has_offset)
+    panel_bytes, halves = quant.panel_bytes, quant.halves
+    pair_bytes, x_bytes = (panel_bytes, PAIR_BLOCK) if halves else (2 * panel_bytes, 2 * PAIR_BLOCK)
+    # where the second tile of a pair finds its weights, scales and activations, and they theirs
+    w, d, x8 = (256, 640, 16) if halves else (panel_bytes, panel_bytes + 512, PAIR_BLOCK)
+    dx, e = (PAIR_D, PAIR_E1) if halves else (PAIR_BLOCK + PAIR_D, PAIR_BLOCK + PAIR_E)
+    e_first = PAIR_E0 if halves else PAIR_E
 
     @inline
     def multiply(f, panel, x, n, groups, space):  # type: ignore[no-untyped-def]
-        ahead, x_ahead = panel, x
-        for i in range(-_AHEAD, n):
-            if i + _AHEAD < n:
-                if i % 2:
-                    other_dots(x_ahead, ahead, _result(space, i + _AHEAD))
-                else:
-                    dots(x_ahead, ahead, _result(space, i + _AHEAD))
-                ahead += panel_bytes
-                x_ahead += PAIR_BLOCK
-            if i >= 0:
-                f = whole(f, (_result(space, i), x), panel + 512, panel + 576, x + PAIR_D, x + PAIR_E)
-                panel += panel_bytes
-                x += PAIR_BLOCK
+        here, there = space + 64, space + 64 + _TWO
+        pairs = n if halves else n // 2
+        lone, x_lone = panel + (n - 1) * panel_bytes, x + (n - 1) * PAIR_BLOCK
+        if pairs:
+            dots(x, panel, here)
+            other_dots(x + x8, panel + w, here + _ONE)
+            for _ in range(pairs - 1):
+                after, x_after = panel + pair_bytes, x + x_bytes
+                dots(x_after, after, there)
+                f = scale(f, here, panel + 512, panel + 576, x + PAIR_D, x + e_first)
+                other_dots(x_after + x8, after + w, there + _ONE)
+                f = scale(f, here + _ONE, panel + d, panel + d + 64, x + dx, x + e)
+                panel, x, here, there = after, x_after, there, here
+            f = scale(f, here, panel + 512, panel + 576, x + PAIR_D, x + e_first)
+            f = scale(f, here + _ONE, panel + d, panel + d + 64, x + dx, x + e)
+        if not halves:  # whose blocks are pairs
+            if n % 2:
+                dots(x_lone, lone, there)
+                f = scale(f, there, lone + 512, lone + 576, x_lone + PAIR_D, x_lone + PAIR_E)
         return f
 
     return multiply
 
 
-def _stored_dots(zero: int, at: int, less: int | None = None) -> Callable[[Any, Any, int], Any]:
-    """The dot products of a token with weights less ``zero``, i32x16: of a tile that was stored.
-
-    at: where a block of activations has minus their sum; less: what is to be taken from that.
-    """
-
-    def load(b: Any, packed: Any, t: int) -> Any:
-        tile, x = (b.extract_value(packed, i) for i in range(2))
-        dots = b.load(pointer(b, offset(b, tile, 64 * t)), align=64, typ=i32x16.llvm)
-        if not zero:
-            return dots
-        total = b.load(pointer(b, offset(b, x, at + 4 * t)), align=4, typ=I32)
-        if less is not None:
-            total = b.sub(total, b.load(pointer(b, offset(b, x, less + 4 * t)), align=4, typ=I32))
-        return b.add(dots, splat_value(b, b.mul(total, ir.Constant(I32, zero)), i32x16.llvm))
-
-    return load
+def _stored_dots(b: Any, tile: Any, t: int) -> Any:
+    """The dot products of a token, i32x16, of a tile that was stored."""
+    return b.load(pointer(b, offset(b, tile, 64 * t)), align=64, typ=i32x16.llvm)
 
 
 def _scale_step(totals: Any, dots_of: Callable[[Any, Any, int], Any], has_offset: bool) -> Any:
