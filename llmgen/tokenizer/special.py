@@ -7,6 +7,8 @@ generation ends where llama.cpp ends it.
 
 from __future__ import annotations
 
+import re
+
 from llmgen.tokenizer.partition import Special
 from llmgen.tokenizer.unicode import is_utf8
 from llmgen.tokenizer.vocab import TokenType, Vocabulary
@@ -42,8 +44,17 @@ THINKING_TAGS = (
     ("[THINK]", "[/THINK]"),  # Mistral
     ("<seed:think>", "</seed:think>"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
-    # gpt-oss: the head of a message on the channel for thoughts; its end, and the next one's head
-    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    ("<mm:think>", "</mm:think>"),  # MiniMax M3
+    ("<think:opensource>", "</think:opensource>"),  # Hunyuan 3
+    ("<thought>", "</thought>"),  # EXAONE Deep
+    ("\u25c1think\u25b7", "\u25c1/think\u25b7"),  # Kimi VL
+    ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    ("<|channel>thought\n", "<channel|>"),  # Gemma 4
+    ("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),  # Apriel
+    # The head of a message with thoughts; its end, and the next one's head:
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),  # gpt-oss
+    ("<|think|>", "<|end|><|begin|>assistant<|content|>"),  # Solar
+    ("to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>"),  # Muse Glimmer
 )
 """The tags around a model's thinking.
 
@@ -51,8 +62,21 @@ Some files call these control tokens, others ordinary ones.  They are part of an
 either way, since without them the thinking could not be told from the rest.
 """
 
-ANSWER_HEAD = "<|channel|>final<|message|>"
-"""What an answer without thoughts begins with (gpt-oss)."""
+BEGUN_BY_TEMPLATES = tuple(closing for _, closing in THINKING_TAGS[:6])
+"""The closing tags of those whose opening tag a template may write, so that the model does not."""
+
+ANSWER_HEADS = ("<|channel|>final<|message|>", "<|content|>", "to=user<|message|>")
+"""What an answer without thoughts begins with (gpt-oss, Solar, Muse Glimmer)."""
+
+_PARTS_OF_TAGS = ("<|channel>", "<channel|>", "<|begin|>", "<|content|>", "<|eom|>")
+"""Tokens of tags above that are several tokens; see ``_ALWAYS_SHOWN`` for gpt-oss."""
+
+_TOOL_CALL = re.compile(
+    "[<\\[].*(tool[_\u2581](calls?|sep)|tools_(prefix|suffix)|function_call|python_tag|_ACTION|TOOL_CALLS"
+    "|ARGS|CALL_ID|arg_(key|value)).*[>\\]]",
+    re.DOTALL,
+)
+"""Spellings of the marks around the parts of a tool call, of all families."""
 
 # Fill-in-the-middle tokens: the keys (an older one last), whether a model that writes one
 # is done, and the spellings.
@@ -135,10 +159,17 @@ def _without_exceptions(vocab: Vocabulary, ends: set[int]) -> set[int]:
     return ends
 
 
-def thinking_ids(vocab: Vocabulary) -> frozenset[int]:
-    """The tokens that begin and end thinking."""
-    ids = (vocab.find(mark) for pair in THINKING_TAGS for mark in pair)
-    return frozenset(id for id in ids if id is not None)
+def shown_ids(vocab: Vocabulary) -> frozenset[int]:
+    """The control tokens that are part of an answer's text: the marks of thinking and of tool calls.
+
+    Without them a program could not tell thoughts and calls from the answer.
+    """
+    marks = (*(mark for pair in THINKING_TAGS for mark in pair), *_PARTS_OF_TAGS)
+    ids = {id for id in map(vocab.find, marks) if id is not None}
+    for id in vocab.of_type(TokenType.CONTROL):
+        if _TOOL_CALL.fullmatch(vocab.raw[id].decode("utf-8", "replace")):
+            ids.add(id)
+    return frozenset(ids)
 
 
 def special_spellings(vocab: Vocabulary) -> list[Special]:

@@ -17,7 +17,7 @@ from llmgen.tokenizer.pieces import piece_bytes
 from llmgen.tokenizer.plamo import CheapestPathModel
 from llmgen.tokenizer.pretokenizers import DEFAULT, PRE_TOKENIZERS, PreTokenizer
 from llmgen.tokenizer.rwkv import LongestMatchModel
-from llmgen.tokenizer.special import find_end_tokens, is_delimiter, special_spellings, thinking_ids
+from llmgen.tokenizer.special import find_end_tokens, is_delimiter, shown_ids, special_spellings
 from llmgen.tokenizer.spm import ScoredMergeModel
 from llmgen.tokenizer.stream import StreamDecoder
 from llmgen.tokenizer.unicode import replace_surrogates
@@ -140,7 +140,7 @@ class Tokenizer:
             isinstance(self._model, UnigramModel) and self._model.puts_space_in_front
         )
         self.eog_ids = find_end_tokens(vocab, self.eos_id)
-        self._thinking_ids = thinking_ids(vocab)
+        self._shown_ids = shown_ids(vocab)
         specials = special_spellings(vocab)
         self._partition = Partition(specials)
         self._guarded = tuple(special.text for special in specials if special.guarded)
@@ -349,8 +349,8 @@ class Tokenizer:
         return int(self._check(id).types[id]) in _NO_TEXT
 
     def is_hidden(self, id: int) -> bool:
-        """Whether the token is left out of generated text: control tokens, except for thinking tags."""
-        return self.is_control(id) and id not in self._thinking_ids
+        """Whether the token is left out of generated text: control tokens, but for marks of thinking and tool calls."""
+        return self.is_control(id) and id not in self._shown_ids
 
     def _check(self, id: int) -> Vocabulary:
         vocab = self._need()

@@ -45,6 +45,33 @@ def test_marks_of_thoughts_are_text_though_they_are_control_tokens() -> None:
 
 
 @pytest.mark.parametrize(
+    "mark",
+    [
+        "[TOOL_CALLS]",  # Mistral
+        "<tool_call>",  # Qwen, GLM and many others
+        "<|tool_call_start|>",  # LFM 2
+        "<|tool_calls_section_begin|>",  # Kimi
+        "<|tool_call_argument_begin|>",
+        "<\uff5ctool\u2581calls\u2581begin\uff5c>",  # DeepSeek
+        "<\uff5ctool\u2581sep\uff5c>",
+        "<|START_ACTION|>",  # Cohere
+        "<|tool_call>",  # Gemma 4
+        "<|tool_call:begin|>",  # Solar
+        "<tool_calls:opensource>",  # Hunyuan 3
+        "<|tools_prefix|>",  # Apertus
+        "<|python_tag|>",  # Llama 3
+        "<|channel>",  # Gemma 4's thoughts
+    ],
+)
+def test_marks_of_calls_are_text_though_they_are_control_tokens(mark: str) -> None:
+    tokenizer = byte_level(control=(mark, "<|tool_response_end|>", "<|im_end|>"))
+    ids = tokenizer.encode(f"{mark}a<|tool_response_end|><|im_end|>", parse_special=True)
+    assert len(ids) == 4
+    assert streamed(tokenizer, ids, skip_special=True, continuation=True) == f"{mark}a"
+    assert mark in tokenizer.guarded_spellings
+
+
+@pytest.mark.parametrize(
     ("raw", "text"),
     [
         (b"\xff", "\ufffd"),

@@ -46,6 +46,10 @@ _WITHOUT_THOUGHTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"\benable_thinking\b", {"enable_thinking": False}),  # Qwen, GLM, SmolLM3
     (r"\bthinking is (not )?defined\b|\b(el)?if (not )?thinking\b", {"thinking": False}),  # DeepSeek, Granite
     (r"\bthinking_budget\b", {"thinking_budget": 0}),  # Seed-OSS
+    (r"\bthinking_mode\b", {"thinking_mode": "disabled"}),  # MiniMax M3
+    (r"\breasoning is not undefined\b", {"reasoning": False}),  # Command A with experts
+    (r"'no_think'", {"reasoning_effort": "no_think"}),  # Hunyuan 3
+    (r'reasoning_effort in \["low", "minimal"\]', {"reasoning_effort": "minimal"}),  # Solar
 )
 
 

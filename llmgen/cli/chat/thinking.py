@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmgen.tokenizer.special import ANSWER_HEAD, THINKING_TAGS
+from llmgen.tokenizer.special import ANSWER_HEADS, BEGUN_BY_TEMPLATES, THINKING_TAGS
 
 if TYPE_CHECKING:
     from llmgen.tokenizer import ChatTemplate, Tokenizer
@@ -65,10 +65,11 @@ class ThinkSplitter:
             if start.startswith(opening):
                 self._inside, self._closing, self._held = True, (closing,), start.removeprefix(opening)
                 return self._inside_out()
-        if any(opening.startswith(start) for opening in (*_OPENING, ANSWER_HEAD)):
+        if any(opening.startswith(start) for opening in (*_OPENING, *ANSWER_HEADS)):
             return []
-        if start.startswith(ANSWER_HEAD):
-            self._held, self._waits = start.removeprefix(ANSWER_HEAD), False
+        for head in ANSWER_HEADS:
+            if start.startswith(head):
+                self._held, self._waits = start.removeprefix(head), False
         if self._waits:
             end = _unopened(self._held, whole=False)
             return self._close(*end) if end else []
@@ -111,7 +112,7 @@ def _unopened(text: str, whole: bool) -> tuple[int, str] | None:
     A sentence about ``</think>`` has a space or a quote before it, and continues after it.
     ``whole``: nothing follows the text.
     """
-    for mark in _CLOSING:
+    for mark in BEGUN_BY_TEMPLATES:
         at = text.find(mark)
         while at >= 0:
             before, after = text[:at], text[at + len(mark) :]
@@ -129,7 +130,7 @@ def _unopened(text: str, whole: bool) -> tuple[int, str] | None:
 
 def opened_by(prompt: str) -> bool:
     """Whether a prompt ends inside thoughts, which some templates open."""
-    return prompt.rstrip().endswith(tuple(opening for opening, _ in THINKING_TAGS))
+    return prompt.rstrip().endswith(tuple(opening.rstrip() for opening in _OPENING))
 
 
 def may_be_unopened(prompt: str, template: ChatTemplate, tokenizer: Tokenizer) -> bool:
@@ -141,7 +142,7 @@ def may_be_unopened(prompt: str, template: ChatTemplate, tokenizer: Tokenizer) -
         return False  # the template has closed them
     return any(
         mark in template.source or len(tokenizer.encode(mark, add_special=False, parse_special=True)) == 1
-        for mark in _CLOSING
+        for mark in BEGUN_BY_TEMPLATES
     )
 
 

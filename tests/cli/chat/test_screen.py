@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from llmgen.cli.chat.command import _options as template_options
 from llmgen.cli.chat.markdown import MarkdownWriter
 from llmgen.cli.chat.screen import AnswerScreen, Think
 from llmgen.cli.chat.thinking import ThinkSplitter, may_be_unopened, opened_by, split
 from llmgen.tokenizer import ChatTemplate
 from screens import Screen
+from shared import shared
 from vocabularies import byte_level
 
 
@@ -65,6 +67,24 @@ def cut(text: str, inside: bool, sizes: list[int]) -> list[tuple[bool, str]]:
         ),
         ("<|channel|>final<|message|>Hello", False, "", "Hello"),  # gpt-oss without thoughts
         ("<|channel|>finally", False, "", "<|channel|>finally"),
+        ("<mm:think>hm</mm:think>Hello", False, "hm", "Hello"),  # MiniMax M3
+        ("hm</mm:think>\nHello", False, "hm", "Hello"),
+        ("hm</think:opensource>Hello", True, "hm", "Hello"),  # Hunyuan 3
+        ("<thought>\nhm</thought>\n\nHello", False, "hm", "Hello"),  # EXAONE Deep
+        ("\u25c1think\u25b7hm\u25c1/think\u25b7Hello", False, "hm", "Hello"),  # Kimi VL
+        ("<|inner_prefix|>hm<|inner_suffix|>Hello", False, "hm", "Hello"),  # Apertus
+        ("<|channel>thought\nhm<channel|>Hello", False, "hm", "Hello"),  # Gemma 4
+        ("<|think|>hm<|end|><|begin|>assistant<|content|>Hello", False, "hm", "Hello"),  # Solar
+        ("<|content|>Hello", False, "", "Hello"),
+        (
+            " to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>Hello",
+            False,
+            "hm",
+            "Hello",
+        ),  # Muse
+        (" to=user<|message|>Hello", False, "", "Hello"),
+        ("to be or not", False, "", "to be or not"),
+        ("hm\n[BEGIN FINAL RESPONSE]\nHello", True, "hm\n", "Hello"),  # Apriel
     ],
 )
 def test_thoughts_and_answer(text: str, inside: bool, thoughts: str, answer: str) -> None:
@@ -85,6 +105,38 @@ def test_a_prompt_that_opens_the_thoughts() -> None:
     assert opened_by("<|assistant|><think>\n")
     assert opened_by("[THINK]")
     assert not opened_by("<|assistant|>")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("Cohere2MoE", {"reasoning": True}),
+        ("MiniMax-M3", {"thinking_mode": "enabled"}),
+        ("Qwen3.5-4B", {}),
+        ("Apriel-1.6-15b-Thinker-fixed", {}),
+        ("deepseek-ai-DeepSeek-V3.1", {"thinking": True}),
+        ("tencent-Hy3", {"reasoning_effort": "high"}),
+    ],
+)
+def test_templates_of_families_open_the_thoughts(name: str, options: dict[str, object]) -> None:
+    template = ChatTemplate(shared(f"templates/{name}.jinja").read_text(encoding="utf-8"))
+    assert opened_by(template.render([{"role": "user", "content": "Hi"}], **options))
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("Cohere2MoE", "<|START_THINKING|><|END_THINKING|>"),
+        ("MiniMax-M3", "</mm:think>"),
+        ("google-gemma-4-31B-it-interleaved", "<|channel>thought\n<channel|>"),
+        ("tencent-Hy3", "<think:opensource></think:opensource>"),
+        ("upstage-Solar-Open-100B", "<|think|><|end|><|begin|>assistant"),
+    ],
+)
+def test_templates_of_families_are_asked_for_no_thoughts(name: str, end: str) -> None:
+    template = ChatTemplate(shared(f"templates/{name}.jinja").read_text(encoding="utf-8"))
+    options = template_options(template, Think.off)
+    assert template.render([{"role": "user", "content": "Hi"}], **options).endswith(end)
 
 
 def test_which_answers_may_be_thoughts_that_nothing_opened() -> None:
