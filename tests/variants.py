@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import recurrent_variants
-from archs import build_variant
+from archs import build_variant, read_spec
 from latents import LATENTS
 
 YARN: dict[str, tuple[str, Any]] = {
@@ -60,6 +60,26 @@ def _sparse(block: int, n_chosen: int, n_local: int) -> tuple[str, dict[str, Any
         "reshape": {
             **{f"blk.{i}.attn_{name}": shape for i in range(2) for name, shape in rows.items()},
             **{f"blk.1.indexer.{name}.weight": shape for name, shape in indexer.items()},
+        },
+    }
+
+
+def _numbers(*values: int) -> tuple[list[str], list[int]]:
+    """The metadata of a number for each layer."""
+    return ["ARRAY", "UINT32"], list(values)
+
+
+def _gemma3n_shared() -> dict[str, Any]:
+    """22 layers, of which the last two see the keys of earlier ones; the last has no window."""
+    n, width = 22, 64
+    first = {name[6:]: shape for name, shape in read_spec("gemma3n-dense")["tensors"] if name[:6] == "blk.0."}
+    pattern = [int(i % 5 != 4 and i != n - 1) for i in range(n)]
+    return {
+        "set_keys": {"block_count": ("UINT32", n), PATTERN: _numbers(*pattern)},
+        "reshape": {
+            "per_layer_token_embd.weight": [n * 256, 128],
+            "per_layer_model_proj.weight": [width, n * 256],
+            **{f"blk.{i}.{name}": shape for i in range(5, n) for name, shape in first.items()},
         },
     }
 
@@ -168,6 +188,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "reshape": _heads(4, 1, 128),
         },
     ),
+    "gemma3n-shared-keys": ("gemma3n", _gemma3n_shared()),
     "phi3-partial-rope": (
         "phi3",
         {
@@ -205,11 +226,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "minimax-m3-wide-blocks": _sparse(24, 2, 2),
     "olmo2-stacked": ("olmo2", {"reshape": STACKED, "drop_tensors": QKV_WEIGHTS}),
 }
-
-
-def _numbers(*values: int) -> tuple[list[str], list[int]]:
-    """The metadata of a number for each layer."""
-    return ["ARRAY", "UINT32"], list(values)
 
 
 # the same where llama.cpp's logits are not at hand: the numpy backend is the witness

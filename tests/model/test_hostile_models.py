@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import tiny
+from archs import build_variant
 from llmgen.backends.cpu.model import Model, dry_run
 from llmgen.errors import LLMGenError, UnsupportedModelError
 from llmgen.gguf import GGUFFile
@@ -222,6 +223,31 @@ ODD: list[tuple[str, Any]] = [
     ("array", [1, 2, 3]),
     ("array", [0.5, NAN]),
 ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "attention.sliding_window_pattern",
+            [1, 0, 1, 1, 0],
+            "a layer with the window and one without before layer 3",
+        ),
+        (
+            "attention.head_count_kv",
+            [2, 2, 1, 1, 1],
+            r"head_count_kv is 1, expected 2 in layer 3, which shares them",
+        ),
+        ("attention.value_length_swa", 24, "value_length_swa is 24, expected 16"),
+        ("attention.shared_kv_layers", 5, "shared_kv_layers is 5, expected a whole number from 0 to 4"),
+        ("rope.dimension_count_swa", 18, "an even number up to the head's 16"),
+    ],
+)
+def test_layers_of_gemma_4_that_do_not_fit_together_are_refused(key: str, value: Any, message: str) -> None:
+    kind: Any = ["ARRAY", "UINT32"] if isinstance(value, list) else "UINT32"
+    path = build_variant("gemma4-dense", f"wrong-{key}", set_keys={key: (kind, value)})
+    with GGUFFile.open(path) as file, pytest.raises(UnsupportedModelError, match=message):
+        read_model(file)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "mistral3", "stablelm", "qwen2moe"])
