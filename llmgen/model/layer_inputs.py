@@ -75,10 +75,10 @@ class SharedKeys(Windowed):
             w.skip(name + part)
         if w.has(f"{name}qkv"):
             n_kv = self.kv_heads(layer) * (self.head_dim + self.value_dim)
-            whole = w.matrix(f"{name}qkv", n + n_kv, x.n)
-            q = self.linear(b, w, x, whole.rows(0, n), f"{name}qkv")
+            matrix = w.matrix(f"{name}qkv", n + n_kv, x.n).rows(0, n)
         else:
-            q = self.linear(b, w, x, w.matrix(f"{name}q", n, x.n), f"{name}q")
+            matrix = w.matrix(f"{name}q", n, x.n)
+        q = b.linear(x, matrix)
         return b.head_rms_norm(q, w.vector(f"{name}q_norm", self.head_dim), self.heads(layer), self.norm_eps)
 
 
