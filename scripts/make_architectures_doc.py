@@ -16,7 +16,7 @@ sys.path.insert(0, str(_ROOT / "tests"))
 from archs import CHANGED, SPECS, build_arch  # noqa: E402
 from llmgen.gguf import GGUFFile  # noqa: E402
 from llmgen.model.archs import find, names, read_model  # noqa: E402
-from llmgen.model.states import KV, Latent, Recurrent  # noqa: E402
+from llmgen.model.states import KV, Contents, Latent, Recurrent  # noqa: E402
 
 PAGE = _ROOT / "docs" / "architectures.md"
 _HEAD = """# The architectures that llmgen runs
@@ -70,6 +70,8 @@ def _remembers(spec: str) -> str:
         words += ", some in a sliding window"
     if any(isinstance(state, Latent) for state in states):
         words = "latents of keys and values"
+    if any(isinstance(state, Contents) for state in states):
+        words = "contents of the last tokens, summaries of all"
     if any(isinstance(state, Recurrent) for state in states):
         words += f"{' and ' if words else ''}a recurrent state"
     return words

@@ -44,6 +44,9 @@ def _add_tensor(writer: Any, name: str, values: np.ndarray, qtype: Any) -> None:
     """Norms, biases and rows that are no whole blocks stay float32."""
     import gguf
 
+    if values.dtype == np.int32:
+        writer.add_tensor(name, values)
+        return
     is_matrix = values.ndim >= 2 and "norm" not in name and "conv" not in name and not name.endswith(".bias")
     if qtype is gguf.GGMLQuantizationType.F16 and is_matrix:
         writer.add_tensor(name, values.astype(np.float16))
@@ -60,9 +63,12 @@ def _fits(values: np.ndarray, qtype: Any) -> bool:
 
 
 def weights(name: str, shape: list[int]) -> np.ndarray:
-    """A tensor's values float32 in numpy's order of dimensions, of magnitudes that suit its role."""
+    """A tensor's values in numpy's order of dimensions, float32 of magnitudes that suit its role; int32 for a table."""
     u = _uniform(name, math.prod(shape))
     leaf = name.removesuffix(".weight").split(".")[-1]
+    if leaf == "ffn_gate_tid2eid":  # some of eight experts for each token
+        first = (4 * (u.reshape(shape[::-1])[:, :1] + 1)).astype(np.int32)
+        return (first + 3 * np.arange(shape[0], dtype=np.int32)) % 8
     if leaf == "ssm_a":  # decay of a state: below 0
         values = -0.5 - 0.4 * u
     elif leaf.startswith("rope_f"):  # divisors of frequencies: above 1

@@ -303,6 +303,50 @@ BY_WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 VARIANTS |= recurrent_variants.VARIANTS
 
 
+# past two summaries of 128 tokens, with an indexer that leaves out most of those of four, and with experts by table
+DEEPSEEK4: dict[str, tuple[Any, Any]] = {
+    **YARN,
+    "rope.scaling.attn_factor": ("FLOAT32", 1.3),
+    "context_length": ("UINT32", 512),
+    "attention.indexer.top_k": ("UINT32", 6),
+    "hyper_connection.epsilon": ("FLOAT32", 0.01),
+    "hyper_connection.sinkhorn_iterations": ("UINT32", 5),
+    "swiglu_clamp_exp": (["ARRAY", "FLOAT32"], [0.3] * 4),
+    "swiglu_clamp_shexp": (["ARRAY", "FLOAT32"], [0.2] * 4),
+    "expert_count": ("UINT32", 8),
+    "expert_used_count": ("UINT32", 3),
+    "expert_feed_forward_length": ("UINT32", 64),
+    "expert_weights_scale": ("FLOAT32", 2.5),
+    "hash_layer_count": ("UINT32", 1),
+}
+_SMALL_EXPERTS = {
+    f"blk.{i}.{name}": shape
+    for i in range(4)
+    for name, shape in {
+        "ffn_gate_inp.weight": [512, 8],
+        "exp_probs_b.bias": [8],
+        **{f"ffn_{part}_exps.weight": [512, 64, 8] for part in ("gate", "up")},
+        **{f"ffn_{part}_shexp.weight": [512, 64] for part in ("gate", "up")},
+        "ffn_down_exps.weight": [64, 512, 8],
+        "ffn_down_shexp.weight": [64, 512],
+    }.items()
+    if (i, name) != (0, "exp_probs_b.bias")
+} | {"blk.0.ffn_gate_tid2eid.weight": [3, 128]}
+
+
+def deepseek4_long() -> tuple[Path, np.ndarray, np.ndarray]:
+    """A file, 300 tokens int32, and llama.cpp's logits float32 [2, 128] after the last two of them."""
+    path = build_variant(
+        "deepseek4-moe",
+        "long",
+        set_keys=DEEPSEEK4,
+        reshape=_SMALL_EXPERTS,
+        drop_tensors=("exp_probs_b.bias", "exp_probs_b_vl.bias"),
+    )
+    tokens = np.random.default_rng(4).integers(0, 128, 300).astype(np.int32)
+    return path, tokens, reference("deepseek4-long")[1]
+
+
 def build(name: str) -> Path:
     """The file of one of VARIANTS or BY_WAYS, built on first use."""
     spec, arguments = (VARIANTS | BY_WAYS)[name]

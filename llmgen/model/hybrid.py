@@ -23,18 +23,12 @@ class Mixer(Protocol):
         """[x.n] -> [x.n], with the weights of a layer."""
 
 
-class Hybrid(PreNorm):
-    """Some layers have a mixer and no attention; unless said otherwise those without key heads."""
-
-    mixer: Mixer
-
-    def is_recurrent(self, layer: int) -> bool:
-        """Whether a layer has a mixer in place of attention."""
-        return not self.kv_heads(layer)
+class ManyStates(PreNorm):
+    """A layer may have several states, and gets a list of them."""
 
     def layer_states(self, layer: int) -> list[State]:
         """The states of a layer."""
-        return self.mixer.states() if self.is_recurrent(layer) else [self.kv_state(layer)]
+        return [self.kv_state(layer)]
 
     def states(self) -> list[State]:
         return [state for layer in self.layers for state in self.layer_states(layer)]
@@ -46,6 +40,19 @@ class Hybrid(PreNorm):
             own = [next(slots) for _ in self.layer_states(layer)]
             x = self.block(b, w, x, layer, own, ropes[layer])
         self.finish(b, w, self.outcome(b, w, x))
+
+
+class Hybrid(ManyStates):
+    """Some layers have a mixer and no attention; unless said otherwise those without key heads."""
+
+    mixer: Mixer
+
+    def is_recurrent(self, layer: int) -> bool:
+        """Whether a layer has a mixer in place of attention."""
+        return not self.kv_heads(layer)
+
+    def layer_states(self, layer: int) -> list[State]:
+        return self.mixer.states() if self.is_recurrent(layer) else super().layer_states(layer)
 
     def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
         if self.is_recurrent(layer):

@@ -79,6 +79,7 @@ class Ops(Protocol):
         """Append keys [tokens, n_kv_heads * key_dim] and values to a ``KV`` state.
 
         To a ``Latent`` state: its position part [tokens, position_dim], and its content as values.
+        To a ``Contents`` state: the content as keys.
         None for a part of the size 0.
         """
 
@@ -120,6 +121,8 @@ class Ops(Protocol):
     def choose_keys(self, q: Value, weights: Value, state: StateHandle, n_heads: int, k: int) -> ChosenKeys:
         """The k keys in a ``KV`` state with the largest scores for each token, or all of no more.
 
+        Of keys that several tokens share it chooses among those of whole stretches up to the token.
+
         The score of a key is the sum over heads of weights[head] * max(0, q[head] . key) (DeepSeek
         V3.2's lightning indexer); of equal ones the earlier comes first.  q [tokens, n_heads *
         key_dim], weights [tokens, n_heads].
@@ -133,6 +136,41 @@ class Ops(Protocol):
         The score of a block is its largest q[head] . key, over the keys in a ``KV`` state of one head that the
         token sees.  The token's own block and the local - 1 before it come first; of equal ones
         the earlier (MiniMax M3).  q [tokens, n_heads * key_dim].
+        """
+
+    def summarize(
+        self,
+        x: Value,
+        scores: Value | None,
+        state: StateHandle,
+        into: StateHandle,
+        *,
+        offsets: Vector | None = None,
+        norm: Vector,
+        eps: float,
+        rope: Rope,
+    ) -> None:
+        """Append to ``into`` a summary of each stretch of ``into.every`` tokens that is complete now.
+
+        A summary is a sum of x over the tokens of a stretch: the i-th is weighted, value by value, by the
+        softmax over the stretch of scores + offsets[i]; without scores it is their mean.  Then it is normed
+        (``rms_norm``), and rotated by the position of the first token.
+        x and scores are as wide as a summary, or twice as wide: then the first half counts for the
+        stretch behind the token's own, and a summary covers two stretches (DeepSeek V4).  offsets:
+        [every, x.n].  state: ``sums``; into: a ``KV`` state of one head, as keys, or a ``Contents`` state.
+        """
+
+    def attend_contents(
+        self,
+        q: Value,
+        state: StateHandle,
+        n_heads: int,
+        sinks: Vector | None = None,
+        chosen: ChosenKeys | None = None,
+    ) -> Value:
+        """softmax(q . c) c over what a token sees of a ``Contents`` state: [tokens, n_heads * dim].
+
+        q is already scaled.  chosen: the summaries that count, of all.
         """
 
     def linear_heads(self, x: Value, w: Sequence[Matrix], turned: bool = False) -> Value:
@@ -261,6 +299,14 @@ class Ops(Protocol):
         are equally good the one with the lower number comes first; NaN counts as the best.
         shared_by: so many neighbours stand for one expert, whose number is theirs divided by
         it; it may be chosen by several of them, and has the score of the expert of that number.
+        """
+
+    def look_up_experts(
+        self, logits: Value, table: np.ndarray, *, normalize: bool = False, scale: float = 1.0
+    ) -> Choice:
+        """The experts that a table names for each token, by its id: int64 [vocabulary, n_used].
+
+        Their weights are those of ``choose_experts`` with the scores "sqrt_softplus".
         """
 
     def expert_linear(

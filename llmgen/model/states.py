@@ -16,7 +16,8 @@ class KV:
     window: keys that a query sees, its own included; 0: all of them.  chunked: the window
     does not slide; a query sees the keys from the last multiple of ``window`` on.
     causal: a query sees no key behind its own; otherwise it sees those of its whole run, so
-    that a text has to be computed in one run.
+    that a text has to be computed in one run.  every: tokens that share a key, which is one of
+    their summaries (``Ops.summarize``); there is none yet for tokens behind the last whole stretch.
     """
 
     n_heads: int
@@ -25,10 +26,11 @@ class KV:
     window: int = 0
     chunked: bool = False
     causal: bool = True
+    every: int = 1
 
     def __post_init__(self) -> None:
-        if self.window and not self.causal:
-            raise ValueError("a window needs causal order")
+        if self.window and (not self.causal or self.every > 1):
+            raise ValueError("a window needs causal order, and keys of single tokens")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,19 @@ class Latent:
 
 
 @dataclass(frozen=True)
+class Contents:
+    """Of one layer what is key and value of all heads at once, appended token by token (DeepSeek V4).
+
+    dim: its values.  A query sees the last ``window`` tokens, and a summary of each whole stretch
+    of ``every`` tokens up to its own (``Ops.summarize``), or some of these; every: 0 for no summaries.
+    """
+
+    dim: int
+    window: int
+    every: int = 0
+
+
+@dataclass(frozen=True)
 class Recurrent:
     """A state of fixed size that every token replaces: ``rows`` rows of ``n`` float32 values, zeros at first.
 
@@ -57,4 +72,13 @@ class Recurrent:
     rows: int = 1
 
 
-State = KV | Latent | Recurrent
+def sums(n: int, overlapping: bool = False) -> Recurrent:
+    """The state of ``Ops.summarize`` for summaries of n values.
+
+    Rows: the largest score so far, the sum of e^(score - largest), and the values weighted with
+    that; overlapping: of the stretch before, then of the present one for the stretch behind it, then its own.
+    """
+    return Recurrent(n, 9 if overlapping else 3)
+
+
+State = KV | Latent | Contents | Recurrent

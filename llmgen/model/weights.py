@@ -208,6 +208,18 @@ class Weights:
         """The full names of the file's tensors that nothing was made of so far, in file order."""
         return [name for name in self._file.tensors if name not in self._read]
 
+    def numbers(self, name: str, rows: int, n: int, limit: int) -> np.ndarray:
+        """A table of whole numbers from 0 to below ``limit``, int64 [rows, n]."""
+        tensor = self._tensor(name, (n, rows))
+        if tensor.type is GGMLType.I32:
+            found = np.frombuffer(tensor.data.tobytes(), dtype="<i4").reshape(rows, n).astype(np.int64)
+            if not found.size or (found.min() >= 0 and found.max() < limit):
+                return found
+        raise UnsupportedModelError(
+            f"tensor {tensor.name} is not a table of whole numbers (I32) from 0 to {limit - 1}; "
+            "the file is damaged or not supported"
+        )
+
     def values(self, name: str, n: int) -> np.ndarray:
         """A small float vector as an array, float64 [n]."""
         return _as_float32(self._tensor(name, (n,))).astype(np.float64)

@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 
 import tiny
+import variants
 from archs import build_variant
 from llmgen.backends.cpu.model import Model, dry_run
 from llmgen.errors import LLMGenError, UnsupportedModelError
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import read_model
 from llmgen.model.keys import Keys
+from llmgen.model.weights import Weights
 from llmgen.tokenizer import Tokenizer
 
 NAN = float("nan")
@@ -388,3 +390,9 @@ def test_no_damage_to_a_header_does_more_than_an_error(tmp_path: Path) -> None:
         timeout=600,  # it hangs
     )
     assert done.returncode == 0, f"case {done.stdout.splitlines()[-1:]}: {done.stderr[-2000:]}"
+
+
+def test_a_table_that_names_an_expert_that_is_not_there_is_refused() -> None:
+    path, *_ = variants.deepseek4_long()
+    with GGUFFile.open(path) as file, pytest.raises(UnsupportedModelError, match=r"from 0 to 5; the file"):
+        Weights(file).numbers("blk.0.ffn_gate_tid2eid", 128, 3, 6)

@@ -62,6 +62,11 @@ def test_variants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert nmse(logits(variants.build(name), tokens, n_past=88), expected) < limit
 
 
+def test_summaries_and_which_of_them_are_chosen() -> None:
+    path, tokens, expected = variants.deepseek4_long()
+    assert nmse(logits(path, tokens, n_past=298), expected) < 1e-10
+
+
 def test_past_tokens_are_context_only() -> None:
     tokens, _ = reference("gemma2-dense")
     path = build_arch("gemma2-dense")

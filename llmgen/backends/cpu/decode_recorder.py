@@ -15,26 +15,25 @@ from llmgen.backends.cpu.kernels.layout import (
     STEP_BYTES,
     row_state_bytes,
 )
-from llmgen.backends.cpu.latent_recorder import LatentRecorder
 from llmgen.backends.cpu.partitions import Heads, Rows, padded_units, real_units, rows_unit, share
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, KernelAddress, Value
 from llmgen.backends.cpu.recorder import COUNT_TOKENS
-from llmgen.backends.cpu.recurrent_recorder import RecurrentRecorder
 from llmgen.backends.cpu.sparse_recorder import SparseRecorder
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.backends.cpu.stream_recorder import StreamRecorder
+from llmgen.backends.cpu.stretch_recorder import StretchRecorder
 from llmgen.model.weights import Experts, Matrix, Vector
 
 
-class DecodeRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, SparseRecorder, StreamRecorder):
+class DecodeRecorder(ExpertRecorder, StretchRecorder, SparseRecorder, StreamRecorder):
     """Generated tokens, 1 to MAX_COLUMNS."""
 
     max_tokens = MAX_COLUMNS
     max_outputs = MAX_COLUMNS
     split_tokens = 0
 
-    def whole_tokens(self, n: int) -> Value:
-        return self.value(n, private=True)
+    def whole_tokens(self, n: int, like: Value | None = None) -> Value:
+        return self.value(n, private=True, like=like)
 
     def _head_range(self, n_heads: int) -> tuple[Any, Any]:
         first, last = share(n_heads, 1)
@@ -48,7 +47,7 @@ class DecodeRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, SparseRe
     ) -> Value:
         # a private copy is complete in every thread: each works on its own heads, then all read the shared result
         if x.private:
-            shared = self.value(x.n, private=False, partition=partition)
+            shared = self.value(x.n, private=False, partition=partition, like=x)
             self._copy_heads(x, shared, partition)
             arguments = {name: shared if a is x else a for name, a in arguments.items()}
             x.copies["shared"] = shared

@@ -13,7 +13,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from llmgen.backends.cpu.kernels import table_arguments  # noqa: F401 - the step's table
 from llmgen.backends.cpu.kernels.expert_arguments import SCORES, choose_scratch
+from llmgen.backends.cpu.kernels.layout import FIELDS
 from llmgen.backends.cpu.kernels.routing import (
     ROW_UNIT,
     most_rows,
@@ -92,6 +96,35 @@ class ExpertRecorder(Recorder):
             scratch=scratch,
         )
         return self._sorted(ids, weights, logits.n // shared_by, min(shared_by, n_used))
+
+    def look_up_experts(
+        self, logits: Value, table: np.ndarray, *, normalize: bool = False, scale: float = 1.0
+    ) -> Routing:
+        n_used = table.shape[1]
+        private, partition = not self.split_tokens, TOKENS if self.split_tokens else EVERYTHING
+        ids = Value(0, -(-n_used // 8) * 64, self.max_tokens, private, partition)
+        weights, scratch = self.whole_tokens(n_used), self.scratch(-(-logits.n // 16) * 64)
+        self.emit(
+            "expert_table:look_up",
+            [
+                *self.token_reads(logits),
+                (ids, partition, True),
+                (weights, partition, True),
+                (scratch, EVERYTHING, True),
+            ],
+            logits=logits,
+            n_experts=logits.n,
+            n_used=n_used,
+            table=self.binding.keep(np.ascontiguousarray(table, np.int64)),
+            number=8 * FIELDS["ids"],
+            normalize=int(normalize),
+            scale=float(scale),
+            ids=ids,
+            weights=weights,
+            scratch=scratch,
+        )
+        row = np.sort(table, axis=1)
+        return self._sorted(ids, weights, logits.n, n_used if (row[:, 1:] == row[:, :-1]).any() else 1)
 
     def _sorted(self, ids: Value, weights: Value, n_experts: int, most: int) -> Routing:
         """Sort the pairs by expert; every thread does so for itself."""

@@ -92,9 +92,11 @@ class LatentRecorder(Recorder):
         units = ("key scores", state.key_offset)
         scores = Value(0, 4 * KEY_GROUP * groups, self.max_tokens, False, units)
         scratch = self.scratch(4 * KEY_GROUP * state.key_dim)
+        seen, control = self._keys_seen(state)
         self.emit(
             f"indexer:scores_{state.keys.key}",
             [
+                *seen,
                 (q, EVERYTHING, False),
                 (weights, EVERYTHING, False),
                 (self._cache_written, EVERYTHING, False),
@@ -108,18 +110,25 @@ class LatentRecorder(Recorder):
             k_at=state.key_offset,
             out=scores,
             scratch=scratch,
+            **control,
         )
+        k = min(k, self.n_ctx // state.every)
         out = Value(0, -(-(1 + k) // 8) * 64, self.max_tokens, False, units)
         counts = self.scratch(8 * 256)
         self.emit(
             "indexer:choose",
-            [(scores, EVERYTHING, False), (out, EVERYTHING, True), (counts, EVERYTHING, True)],
+            [*seen, (scores, EVERYTHING, False), (out, EVERYTHING, True), (counts, EVERYTHING, True)],
             scores=scores,
             k=k,
             out=out,
             scratch=counts,
+            **control,
         )
         return out
+
+    def _keys_seen(self, state: PlacedKV) -> tuple[list[Access], dict[str, Any]]:
+        """What says how many keys each token sees of a state: accesses and arguments of a step."""
+        return [], {}
 
     def linear_heads(self, x: Value, w: Sequence[Matrix], turned: bool = False) -> Value:
         n = w[0].n_cols if turned else w[0].n_rows

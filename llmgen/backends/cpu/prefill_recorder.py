@@ -17,14 +17,13 @@ from llmgen.backends.cpu.kernels.layout import (
     panel_scratch,
     row_state_bytes,
 )
-from llmgen.backends.cpu.latent_recorder import LatentRecorder
 from llmgen.backends.cpu.partitions import TOKENS, share
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, KernelAddress, Step, Value
-from llmgen.backends.cpu.recurrent_recorder import RecurrentRecorder
 from llmgen.backends.cpu.runtime.caches import panels_together
 from llmgen.backends.cpu.sparse_recorder import SparseRecorder
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.backends.cpu.stream_recorder import StreamRecorder
+from llmgen.backends.cpu.stretch_recorder import StretchRecorder
 from llmgen.model.weights import Experts, Matrix, Vector
 
 PANEL_COLUMNS = 1024
@@ -32,7 +31,7 @@ PANEL_COLUMNS = 1024
 activations of a tile, stay in the first cache."""
 
 
-class PrefillRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, SparseRecorder, StreamRecorder):
+class PrefillRecorder(ExpertRecorder, StretchRecorder, SparseRecorder, StreamRecorder):
     """Prompt tokens, up to ``chunk`` of one sequence or several."""
 
     split_tokens = 1
@@ -41,8 +40,8 @@ class PrefillRecorder(ExpertRecorder, RecurrentRecorder, LatentRecorder, SparseR
         super().__init__(binding, control)
         self.max_tokens, self.max_outputs = chunk, max_outputs
 
-    def whole_tokens(self, n: int) -> Value:
-        return self.value(n, private=False, partition=TOKENS)
+    def whole_tokens(self, n: int, like: Value | None = None) -> Value:
+        return self.value(n, private=False, partition=TOKENS, like=like)
 
     def _head_range(self, n_heads: int) -> tuple[Any, Any]:
         return 0, n_heads

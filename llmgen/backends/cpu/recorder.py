@@ -52,6 +52,7 @@ class Recorder(ABC):
         self.binding, self.control = binding, control
         self.steps: list[Step] = []
         self.logits_value: Value | None = None
+        self._cache_written = Value(0, 0, 0, False)  # stands for the cache's memory between store and attend
 
     @property
     def n_ctx(self) -> int:
@@ -94,8 +95,8 @@ class Recorder(ABC):
         self.steps.append(Step(kernel, table(**arguments), accesses, stream))
 
     @abstractmethod
-    def whole_tokens(self, n: int) -> Value:
-        """A value of which each thread computes whole tokens: all, or its own tiles."""
+    def whole_tokens(self, n: int, like: Value | None = None) -> Value:
+        """A value of which each thread computes whole tokens: all, or its own tiles; like: as in ``value``."""
 
     @property
     @abstractmethod
@@ -140,7 +141,7 @@ class Recorder(ABC):
         return self._norm("norms:layer_norm", x, w, bias, eps)
 
     def _norm(self, kernel: str, x: Value, w: Vector, bias: Vector | None, eps: float) -> Value:
-        out = self.whole_tokens(x.n)
+        out = self.whole_tokens(x.n, x)
         self.emit(
             kernel,
             [*self.token_reads(x), (out, out.partition, True)],
@@ -224,7 +225,7 @@ class Recorder(ABC):
     def _head_partition(self, n_heads: int) -> Hashable: ...
 
     def store(self, k: Value | None, v: Value | None, state: PlacedKV) -> None:
-        self._cache_written = Value(0, 0, 0, False)  # stands for the cache's memory between store and attend
+        self._cache_written = Value(0, 0, 0, False)
         if k is not None:
             self._store(f"cache:keys_{state.keys.key}", k, state.key_dim, state.key_offset, state)
         if v is not None:

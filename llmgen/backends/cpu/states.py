@@ -9,14 +9,14 @@ nothing is copied.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from llmgen.backends.cpu.kernels.kv import TABLE, KVKind
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.errors import UsageError
 from llmgen.model.kv_config import KVCacheConfig
-from llmgen.model.states import KV, Latent, Recurrent, State
+from llmgen.model.states import KV, Contents, Latent, Recurrent, State
 
 UNBOUNDED = 1 << 40
 """The window of a layer without one."""
@@ -30,6 +30,8 @@ class PlacedState(Protocol):
 
     nbytes: int
     """Bytes reserved, whole pages."""
+    bytes_per_token: float
+    """Bytes that one more token takes until a window is full."""
     needs_checkpoint: bool
     """Whether an earlier length can only be restored from a copy of ``spans`` that was made at that length."""
 
@@ -71,12 +73,13 @@ class PlacedKV:
     key_offset: int
     value_offset: int
     nbytes: int
+    every: int = 1  # tokens of a position
     needs_checkpoint = False
 
     @classmethod
     def place(cls, spec: KV, offset: int, n_ctx: int, chunk: int, kinds: KVCacheConfig) -> PlacedKV:
         """At ``offset``, for n_ctx tokens of which up to ``chunk`` are written in one run."""
-        blocks = -(-n_ctx // KEY_BLOCK)
+        blocks = max(1, -(-(n_ctx // spec.every) // KEY_BLOCK))
         if spec.window:
             blocks = min(blocks, -(-(spec.window + chunk) // KEY_BLOCK) + 1)
         keys, values = TABLE[kinds.k], TABLE[kinds.v]
@@ -95,6 +98,7 @@ class PlacedKV:
             key_offset=offset,
             value_offset=offset + key_bytes,
             nbytes=key_bytes + value_bytes,
+            every=spec.every,
         )
 
     @property
@@ -107,10 +111,17 @@ class PlacedKV:
         """Bytes of one head's values per block."""
         return self.values.value_bytes(self.value_dim)
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a key block of all heads."""
+        return (self.key_bytes + self.value_bytes) * self.n_heads
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self.block_bytes / (KEY_BLOCK * self.every)
+
     def bytes_for(self, n_tokens: int) -> int:
-        return (
-            (self.key_bytes + self.value_bytes) * self.n_heads * min(-(-n_tokens // KEY_BLOCK), self.blocks)
-        )
+        return self.block_bytes * min(-(-(n_tokens // self.every) // KEY_BLOCK), self.blocks)
 
     def shortest_cut(self, written: int) -> int:
         if not self.causal:  # what came later is in the keys and values of all layers but the first
@@ -123,7 +134,7 @@ class PlacedKV:
         return oldest + self.window - 1
 
     def spans(self, first: int, written: int) -> Iterator[Span]:
-        low, high = first // KEY_BLOCK, -(-written // KEY_BLOCK)
+        low, high = first // self.every // KEY_BLOCK, -(-(written // self.every) // KEY_BLOCK)
         if high > self.blocks:  # the ring is full: every block may be new
             low, high = 0, self.blocks
         for offset, size in ((self.key_offset, self.key_bytes), (self.value_offset, self.value_bytes)):
@@ -139,7 +150,59 @@ class PlacedKV:
         if len(signature) != len(own) or signature[:3] != own[:3]:
             return False
         # until a ring is full, its size does not change where positions lie
-        return signature[3] == own[3] or -(-written // KEY_BLOCK) <= min(signature[3], own[3])
+        filled = -(-(written // self.every) // KEY_BLOCK)
+        return signature[3] == own[3] or filled <= min(signature[3], own[3])
+
+
+@dataclass(frozen=True)
+class PlacedContents:
+    """The contents of single tokens in a ring, and behind it those of stretches, all of them as values of one head."""
+
+    recent: PlacedKV
+    summaries: PlacedKV | None
+    nbytes: int
+    needs_checkpoint = False
+
+    @classmethod
+    def place(
+        cls, spec: Contents, offset: int, n_ctx: int, chunk: int, kinds: KVCacheConfig
+    ) -> PlacedContents:
+        """As ``PlacedKV.place``."""
+        recent = PlacedKV.place(KV(1, 0, spec.dim, spec.window), offset, n_ctx, chunk, kinds)
+        if not spec.every:
+            return cls(recent, None, recent.nbytes)
+        all_of = PlacedKV.place(KV(1, 0, spec.dim, every=spec.every), offset, n_ctx, chunk, kinds)
+        ring = recent.blocks * recent.value_bytes
+        summaries = replace(all_of, value_offset=recent.value_offset + ring)
+        return cls(recent, summaries, page(ring + summaries.blocks * summaries.value_bytes))
+
+    @property
+    def parts(self) -> list[PlacedKV]:
+        """Both parts, or the one."""
+        return [self.recent, self.summaries] if self.summaries else [self.recent]
+
+    @property
+    def bytes_per_token(self) -> float:
+        return sum(part.bytes_per_token for part in self.parts)
+
+    def bytes_for(self, n_tokens: int) -> int:
+        return sum(part.bytes_for(n_tokens) for part in self.parts)
+
+    def shortest_cut(self, written: int) -> int:
+        return self.recent.shortest_cut(written)
+
+    def spans(self, first: int, written: int) -> Iterator[Span]:
+        for part in self.parts:
+            yield from part.spans(first, written)
+
+    def signature(self) -> list[int]:
+        return [number for part in self.parts for number in part.signature()]
+
+    def accepts(self, signature: list[int], written: int) -> bool:
+        # a longer ring moves the summaries, but ``spans`` gives both parts one after the other
+        size = len(signature) // len(self.parts)
+        cut = [signature[i * size : (i + 1) * size] for i in range(len(self.parts))]
+        return all(part.accepts(own, written) for part, own in zip(self.parts, cut, strict=True))
 
 
 @dataclass(frozen=True)
@@ -154,6 +217,7 @@ class PlacedRecurrent:
     offset: int
     nbytes: int
     needs_checkpoint = True
+    bytes_per_token = 0.0
 
     @classmethod
     def place(cls, spec: Recurrent, offset: int) -> PlacedRecurrent:
@@ -185,23 +249,27 @@ class StateLayout:
     def __init__(self, specs: list[State], n_ctx: int, chunk: int, kinds: KVCacheConfig) -> None:
         self.n_ctx, self.kinds = n_ctx, kinds
         self._specs, self._chunk = specs, chunk
-        if (kinds.c or kinds.r) and not any(isinstance(spec, Latent) for spec in specs):
+        if (kinds.c or kinds.r) and not any(isinstance(spec, Latent | Contents) for spec in specs):
             raise UsageError(
                 "c= and r= are for latent attention, which this model does not have; use k= and v= (--kv-type)"
             )
-        self.states: list[PlacedKV | PlacedRecurrent] = []
+        self.states: list[PlacedKV | PlacedContents | PlacedRecurrent] = []
         self.nbytes = 0
         for spec in specs:
-            placed: PlacedKV | PlacedRecurrent
-            of = kinds
-            if isinstance(spec, Latent):
-                spec, of = KV(1, spec.position_dim, spec.content_dim, spec.window), kinds.latent
-            if isinstance(spec, KV):
-                placed = PlacedKV.place(spec, self.nbytes, n_ctx, chunk, of)
-            else:
-                placed = PlacedRecurrent.place(spec, self.nbytes)
-            self.states.append(placed)
-            self.nbytes += placed.nbytes
+            self.states.append(self._place(spec))
+            self.nbytes += self.states[-1].nbytes
+
+    def _place(self, spec: State) -> PlacedKV | PlacedContents | PlacedRecurrent:
+        """A state behind those that are placed already."""
+        sizes = self.nbytes, self.n_ctx, self._chunk
+        if isinstance(spec, Latent):
+            spec = KV(1, spec.position_dim, spec.content_dim, spec.window)
+            return PlacedKV.place(spec, *sizes, self.kinds.latent)
+        if isinstance(spec, Contents):
+            return PlacedContents.place(spec, *sizes, self.kinds.latent)
+        if isinstance(spec, KV):
+            return PlacedKV.place(spec, *sizes, self.kinds)
+        return PlacedRecurrent.place(spec, self.nbytes)
 
     @property
     def kv_type(self) -> str:
@@ -220,7 +288,7 @@ class StateLayout:
     @property
     def bytes_per_token(self) -> int:
         """Bytes that one more token takes until a window is full."""
-        return sum(state.bytes_for(KEY_BLOCK) - state.bytes_for(0) for state in self.states) // KEY_BLOCK
+        return int(sum(state.bytes_per_token for state in self.states))
 
     def bytes_for(self, n_tokens: int) -> int:
         """Bytes that a context of n_tokens takes, windows taken into account."""

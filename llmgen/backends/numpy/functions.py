@@ -99,7 +99,7 @@ def rotate(x: Array, rows: Array, neox: bool, first: int = 0) -> Array:
     if neox:
         partners = np.roll(turned, n_rot // 2, axis=-1)
     else:
-        partners = turned.reshape(*turned.shape[:-1], -1, 2)[..., ::-1].reshape(turned.shape)
+        partners = turned.reshape(*turned.shape[:-1], n_rot // 2, 2)[..., ::-1].reshape(turned.shape)
     cosines, sines = (rows[:, None, i].astype(x.dtype) for i in (0, 1))
     y = x.copy()
     y[..., first : first + n_rot] = turned * cosines + partners * sines
@@ -110,6 +110,33 @@ def softmax(x: Array) -> Array:
     """Along the last axis; at least one value of a row must be finite."""
     e = np.exp(x - np.max(x, axis=-1, keepdims=True))
     return e / np.sum(e, axis=-1, keepdims=True)
+
+
+def summaries(x: Array, scores: Array, positions: Array, every: int, state: Array) -> tuple[Array, Array]:
+    """The sums of ``model.ops.Ops.summarize``, before their norm: [n, n_values], and the state after them.
+
+    x, scores: float [n_tokens, n_values], or [n_tokens, 2 * n_values] where stretches overlap; state: as
+    ``model.states.sums`` says, float [3 or 9, n_values].
+    """
+    parts = state.reshape(-1, 3, state.shape[1]).copy()
+    n_values, found = state.shape[1], []
+    for value, score, position in zip(x, scores, positions, strict=True):
+        halves = zip(value.reshape(-1, n_values), score.reshape(-1, n_values), strict=True)
+        for part, (v, s) in zip(parts[-len(value) // n_values :], halves, strict=True):
+            if position % every == 0:
+                part[:] = s, np.ones_like(s), v
+                continue
+            largest = np.maximum(part[0], s)
+            old, new = np.exp(part[0] - largest), np.exp(s - largest)
+            part[:] = largest, part[1] * old + new, part[2] * old + v * new
+        if (position + 1) % every:
+            continue
+        covered = parts[[-1]] if len(parts) == 1 or position < every else parts[[0, 2]]
+        weights = np.exp(covered[:, 0] - covered[:, 0].max(axis=0))
+        found.append((covered[:, 2] * weights).sum(axis=0) / (covered[:, 1] * weights).sum(axis=0))
+        if len(parts) > 1:
+            parts[0] = parts[1]
+    return np.reshape(found, (len(found), n_values)).astype(x.dtype), parts.reshape(state.shape)
 
 
 _SCORES: dict[str, Callable[[Array], Array]] = {
@@ -162,10 +189,22 @@ def choose(
     chosen = np.take_along_axis(weights, ids, axis=1)
     if scores == "softmax_chosen":
         chosen = softmax(chosen)
+    return ids, weighed(chosen, normalize, scale)
+
+
+def weighed(scores: Array, normalize: bool, scale: float) -> Array:
+    """The weights of chosen experts, [n, n_used], from their scores."""
     if normalize:
         # llama.cpp's least divisor (src/llama-graph.cpp, build_moe_ffn)
-        chosen = chosen / np.maximum(np.sum(chosen, axis=1, keepdims=True), 2.0**-14)
-    return ids, chosen * chosen.dtype.type(scale)
+        scores = scores / np.maximum(np.sum(scores, axis=1, keepdims=True), 2.0**-14)
+    return scores * scores.dtype.type(scale)
+
+
+def looked_up(logits: Array, ids: Array, table: Array, normalize: bool, scale: float) -> tuple[Array, Array]:
+    """As ``choose``, but the experts are those of the tokens' rows of ``table`` [vocabulary, n_used]."""
+    chosen = table[ids]
+    scores = np.take_along_axis(_SCORES["sqrt_softplus"](logits), chosen, axis=1)
+    return chosen, weighed(scores, normalize, scale)
 
 
 def attention(

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.numpy.functions import Array
-from llmgen.backends.numpy.ops import KVState, Matrices, NumpyOps, Precision, RecurrentState
+from llmgen.backends.numpy.ops import Matrices, NumpyOps, Precision
+from llmgen.backends.numpy.states import ContentsState, KVState, RecurrentState
 from llmgen.errors import ContextFullError
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import read_model
 from llmgen.model.runs import Part, Role
-from llmgen.model.states import KV, Latent, State
+from llmgen.model.states import KV, Contents, Latent, State
 from llmgen.model.weights import Weights
 
 
@@ -39,6 +40,8 @@ class NumpySequence:
 def _new_state(spec: State, dtype: Any) -> KVState | RecurrentState:
     if isinstance(spec, Latent):  # one head, whose keys are the position parts
         spec = KV(1, spec.position_dim, spec.content_dim, spec.window)
+    if isinstance(spec, Contents):
+        return ContentsState(spec, dtype)
     return KVState(spec, dtype) if isinstance(spec, KV) else RecurrentState(spec, dtype)
 
 

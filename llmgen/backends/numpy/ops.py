@@ -12,12 +12,11 @@ import numpy as np
 
 from llmgen.backends.numpy import functions
 from llmgen.backends.numpy.functions import Array
-from llmgen.errors import ContextFullError
+from llmgen.backends.numpy.states import ContentsState, KVState, RecurrentState
 from llmgen.gguf import GGMLType
 from llmgen.gguf.dequantize import dequantize
 from llmgen.model.ops import Scores
 from llmgen.model.rope import Rope
-from llmgen.model.states import KV, Recurrent
 from llmgen.model.weights import Experts, Matrix, Vector
 
 FLOAT_TYPES = (GGMLType.F64, GGMLType.F32, GGMLType.F16, GGMLType.BF16)
@@ -54,32 +53,6 @@ class Choice:
 
     ids: Array
     weights: Array
-
-
-class KVState:
-    """The keys and values of one layer and sequence: float [positions, n_heads, head_dim]."""
-
-    def __init__(self, spec: KV, dtype: Any) -> None:
-        self.spec = spec
-        self.k: Array = np.empty((0, spec.n_heads, spec.key_dim), dtype)
-        self.v: Array = np.empty((0, spec.n_heads, spec.value_dim), dtype)
-
-    def cut(self, n: int) -> None:
-        """Forget what lies behind the first n positions."""
-        self.k, self.v = self.k[:n], self.v[:n]
-
-
-class RecurrentState:
-    """The state of one layer and sequence that every token replaces: float [rows, n]."""
-
-    def __init__(self, spec: Recurrent, dtype: Any) -> None:
-        self.values: Array = np.zeros((spec.rows, spec.n), dtype)
-
-    def cut(self, n: int) -> None:
-        """Forget everything; there is no way back to another length."""
-        if n:
-            raise ContextFullError(f"a recurrent state cannot be cut back to {n} tokens; start from 0")
-        self.values = np.zeros_like(self.values)
 
 
 class Matrices:
@@ -214,7 +187,8 @@ class NumpyOps:
         queries, keys = self._heads(q, n_heads), state.k[:, 0]
         chosen = []
         for i, position in enumerate(self._positions):
-            scores = weights.x[i] @ functions.relu(queries[i] @ keys[: position + 1].T)
+            n_keys = (position + 1) // state.spec.every
+            scores = weights.x[i] @ functions.relu(queries[i] @ keys[:n_keys].T)
             chosen.append([np.sort(np.argsort(-scores, kind="stable")[:k])])
         return chosen
 
@@ -226,6 +200,53 @@ class NumpyOps:
             [functions.best_blocks(keys[: position + 1] @ query, block, k, local) for query in queries[i]]
             for i, position in enumerate(self._positions)
         ]
+
+    def summarize(
+        self,
+        x: Value,
+        scores: Value | None,
+        state: RecurrentState,
+        into: KVState,
+        *,
+        offsets: Vector | None = None,
+        norm: Vector,
+        eps: float,
+        rope: Rope,
+    ) -> None:
+        every = into.every if isinstance(into, ContentsState) else into.spec.every
+        weights = np.zeros_like(x.x) if scores is None else scores.x
+        if offsets is not None:
+            weights = weights + offsets.values.reshape(every, -1)[self._positions % every].astype(x.x.dtype)
+        rows, state.values = functions.summaries(x.x, weights, self._positions, every, state.values)
+        rows = functions.rms_norm(rows, norm.values, eps)[:, None]
+        first = (self._position // every) * every
+        angles = rope.rows(first, first + len(rows) * every, x.x.dtype)[::every]
+        rows = functions.rotate(rows, angles, rope.neox, rope.first)
+        if self._precision.f16_cache:
+            rows = rows.astype(np.float16).astype(rows.dtype)
+        if isinstance(into, ContentsState):
+            into.summaries = np.concatenate([into.summaries, rows[:, 0]])
+        else:
+            into.k = np.concatenate([into.k, rows])
+
+    def attend_contents(
+        self,
+        q: Value,
+        state: ContentsState,
+        n_heads: int,
+        sinks: Vector | None = None,
+        chosen: list[list[Array]] | None = None,
+    ) -> Value:
+        queries, rows = self._heads(q, n_heads), []
+        for i, position in enumerate(self._positions):
+            stretches = np.arange((position + 1) // state.every if state.every else 0)
+            recent = state.k[max(0, position + 1 - state.spec.window) : position + 1, 0]
+            seen = np.concatenate([recent, state.summaries[stretches if chosen is None else chosen[i][0]]])
+            scores = queries[i] @ seen.T
+            if sinks is not None:
+                scores = np.concatenate([scores, sinks.values.astype(scores.dtype)[:, None]], axis=1)
+            rows.append(functions.softmax(scores)[:, : len(seen)] @ seen)
+        return self._flat(np.stack(rows))
 
     def linear_heads(self, x: Value, w: Sequence[Matrix], turned: bool = False) -> Value:
         heads = self._heads(x, len(w))
@@ -338,6 +359,11 @@ class NumpyOps:
     ) -> Choice:
         shift = None if bias is None else bias.values
         return Choice(*functions.choose(logits.x, n_used, scores, shift, groups, normalize, scale, shared_by))
+
+    def look_up_experts(
+        self, logits: Value, table: np.ndarray, *, normalize: bool = False, scale: float = 1.0
+    ) -> Choice:
+        return Choice(*functions.looked_up(logits.x, self._ids, table, normalize, scale))
 
     def expert_linear(
         self,

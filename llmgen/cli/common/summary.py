@@ -147,7 +147,7 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
     from llmgen.backends.cpu.runtime.threads import default_threads
     from llmgen.cli.common.machine import kernel_level
     from llmgen.model.kv_config import KV_KINDS, KVCacheConfig
-    from llmgen.model.states import KV
+    from llmgen.model.states import KV, Contents
 
     try:
         kinds = KVCacheConfig.of(engine.kv_type or "f16")
@@ -167,7 +167,7 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
             "vocabulary": config.vocab_size,
             **_experts(config),
         },
-        "window": max((s.window for s in config.states() if isinstance(s, KV)), default=0) or None,
+        "window": max((s.window for s in config.states() if isinstance(s, KV | Contents)), default=0) or None,
         "context_length": config.context_length,
         "reach": config.reach,
         "n_ctx": layout.n_ctx,

@@ -86,6 +86,16 @@ def test_variants(name: str) -> None:
     assert nmse(generated, expected[70:]) < LIMIT
 
 
+def test_summaries_and_which_of_them_are_chosen() -> None:
+    path, tokens, expected = variants.deepseek4_long()
+    with engine(path, n_ctx=512, n_threads=2) as model:
+        seq = model.new_sequence()
+        model.prefill(seq, tokens[:250].tolist(), logits="none")
+        assert nmse(one_by_one(model, seq, tokens[250:])[-2:], expected) < LIMIT
+        seq.clear()
+        assert nmse(in_chunks(model, seq, tokens, (7, 120, 64, 3))[-2:], expected) < LIMIT
+
+
 def test_the_attention_factor_holds_for_local_layers_too() -> None:
     """Gemma 3's layers with a window are not stretched, but llama.cpp scales their rotations with the others'."""
     keys = {**variants.YARN, "rope.scaling.attn_factor": ("FLOAT32", 1.3)}

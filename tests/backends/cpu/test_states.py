@@ -8,15 +8,15 @@ import pytest
 from llmgen.backends.cpu import checkpoints
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.backends.cpu.sequence import Sequence
-from llmgen.backends.cpu.states import PlacedKV, PlacedRecurrent, StateLayout
+from llmgen.backends.cpu.states import PlacedContents, PlacedKV, PlacedRecurrent, StateLayout
 from llmgen.errors import ContextFullError, LLMGenError, UsageError
 from llmgen.model.kv_config import KVCacheConfig
-from llmgen.model.states import KV, Latent, Recurrent
+from llmgen.model.states import KV, Contents, Latent, Recurrent, State
 
 MIXED = [KV(2, 16, 16), Recurrent(24), KV(1, 32, 32, window=100)]
 
 
-def layout(*specs: KV | Latent | Recurrent, n_ctx: int = 1024, kv_type: str = "f16") -> StateLayout:
+def layout(*specs: State, n_ctx: int = 1024, kv_type: str = "f16") -> StateLayout:
     return StateLayout(list(specs), n_ctx, 64, KVCacheConfig.of(kv_type))
 
 
@@ -35,6 +35,31 @@ def test_a_latent_state_is_one_head_of_two_sizes() -> None:
     assert placed.bytes_for(256) == 256 * (512 + 64) * 2
     assert layout(Latent(512, 64)).bytes_per_token == (512 + 64) * 2
     assert placed.value_offset - placed.key_offset == 256 * 64 * 2
+
+
+def test_contents_are_values_of_one_head_with_summaries_behind_the_ring() -> None:
+    [placed] = layout(Contents(64, window=100, every=4), n_ctx=2048).states
+    assert isinstance(placed, PlacedContents)
+    recent, summaries = placed.parts
+    assert recent.blocks == -(-(100 + 64) // KEY_BLOCK) + 1
+    assert summaries.blocks == 2048 // 4 // KEY_BLOCK
+    assert summaries.value_offset - recent.value_offset == recent.blocks * recent.value_bytes
+    assert layout(Contents(64, 100, 4)).bytes_per_token == 64 * 2 + 64 * 2 // 4
+    assert layout(Contents(64, 100)).bytes_per_token == 64 * 2
+    first, last = list(placed.spans(1024, 1400))[-1]  # summaries 256 to 349
+    assert (first - summaries.value_offset, last - first) == (256 * 128, 2 * KEY_BLOCK * 128)
+    assert placed.bytes_for(2048) == recent.blocks * KEY_BLOCK * 128 + 512 * 128
+    assert placed.shortest_cut(1000) == recent.shortest_cut(1000) > 0
+
+
+def test_keys_of_stretches_take_a_part_of_the_tokens() -> None:
+    [placed] = layout(KV(1, 32, 0, every=4), n_ctx=300).states
+    assert isinstance(placed, PlacedKV)
+    assert placed.blocks == 2
+    assert placed.bytes_per_token == 32 * 2 / 4
+    assert placed.bytes_for(3) == 0
+    assert [placed.bytes_for(n) for n in (4, 256, 260)] == [4096, 4096, 8192]
+    assert [list(placed.spans(0, n))[0][1] for n in (3, 4, 260)] == [0, 4096, 8192]
 
 
 def recurrent(seq: Sequence) -> set[int]:

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from kernels.call import ControlBlock, aligned, require, step
 
+from llmgen.backends.cpu.kernels import table_arguments  # noqa: F401 - a step's table
 from llmgen.backends.cpu.kernels.arguments import Matvec, Panel
 from llmgen.backends.cpu.kernels.expert_arguments import SCORES, ExpertMatvec, ExpertPanel, choose_scratch
+from llmgen.backends.cpu.kernels.layout import FIELDS
 from llmgen.backends.cpu.kernels.routing import (
     ACTIVE,
     NO_TOKEN,
@@ -23,7 +25,7 @@ from llmgen.backends.cpu.kernels.routing import (
     routing_bytes,
     row_tokens_at,
 )
-from llmgen.backends.numpy.functions import choose
+from llmgen.backends.numpy.functions import choose, looked_up
 
 EXPERTS = [
     "expert_choice:choose",
@@ -266,3 +268,40 @@ def test_an_experts_arguments_begin_like_those_of_any_matrix() -> None:
     """The kernels copy them by place."""
     assert ExpertMatvec._fields[: len(Matvec._fields)] == Matvec._fields
     assert ExpertPanel._fields[: len(Panel._fields)] == Panel._fields
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_experts_of_a_table(normalize: bool) -> None:
+    require(["expert_table:look_up"])
+    rng, n, n_experts, n_used = np.random.default_rng(3), 11, 19, 4
+    table = aligned((30, n_used), np.int64)
+    table[:] = np.argsort(rng.random((30, n_experts)), axis=1)[:, :n_used]
+    logits = aligned((n, 32), fill=np.nan)
+    logits[:, :n_experts] = rng.normal(0, 4, (n, n_experts))
+    tokens = rng.integers(0, 30, n)
+    expected = looked_up(logits[:, :n_experts].astype(np.float64), tokens, table, normalize, 2.5)
+    for threads in (1, 3):
+        ids, weights = aligned((n, n_used), np.int64, -1), aligned((n, n_used))
+        for thread in range(threads):
+            step(
+                "expert_table:look_up",
+                thread,
+                threads,
+                logits=logits,
+                logits_stride=logits.strides[0],
+                n_experts=n_experts,
+                n_used=n_used,
+                table=table,
+                number=8 * FIELDS["ids"],
+                normalize=int(normalize),
+                scale=2.5,
+                ids=ids,
+                ids_stride=ids.strides[0],
+                weights=weights,
+                weights_stride=weights.strides[0],
+                scratch=aligned(32),
+                split_tokens=int(threads > 1),
+                control=ControlBlock(n, ids=tokens),
+            )
+        np.testing.assert_array_equal(ids, expected[0])
+        np.testing.assert_allclose(weights, expected[1], rtol=3e-6)
