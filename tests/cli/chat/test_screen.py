@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from llmgen.cli.chat.command import _options as template_options
+from llmgen.cli.chat import command
 from llmgen.cli.chat.markdown import MarkdownWriter
 from llmgen.cli.chat.screen import AnswerScreen, Think
 from llmgen.cli.chat.thinking import ThinkSplitter, may_be_unopened, opened_by, split
@@ -135,7 +135,7 @@ def test_templates_of_families_open_the_thoughts(name: str, options: dict[str, o
 )
 def test_templates_of_families_are_asked_for_no_thoughts(name: str, end: str) -> None:
     template = ChatTemplate(shared(f"templates/{name}.jinja").read_text(encoding="utf-8"))
-    options = template_options(template, Think.off)
+    options = command._options(template, command.Think.off)
     assert template.render([{"role": "user", "content": "Hi"}], **options).endswith(end)
 
 
