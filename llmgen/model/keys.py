@@ -81,20 +81,21 @@ class Keys:
             or not isinstance(value, int | float)
             or not (math.isfinite(value) and low <= value <= high)
         ):
-            bounds = f"of at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
-            raise self.fail(key, _found(value), f"a finite number {bounds}")
+            raise self.fail(key, _found(value), f"a finite number {_bounds(low, high)}")
         return float(value)
 
-    def per_layer_real(self, key: str, n_layers: int, default: float | None = None) -> tuple[float, ...]:
-        """A finite number of at least 0 for each layer: an array of them, or one number for all."""
+    def per_layer_real(
+        self, key: str, n_layers: int, default: float | None = None, low: float = 0.0, high: float = math.inf
+    ) -> tuple[float, ...]:
+        """A finite number in [low, high] for each layer: an array of them, or one number for all."""
         value = self.get(key)
         if not isinstance(value, np.ndarray):
-            return (self.real(key, default),) * n_layers
+            return (self.real(key, default, low, high),) * n_layers
         if value.dtype.kind != "f" or len(value) < n_layers:
             raise self.refuse(key, f"a number for each of {n_layers} layers")
         numbers = tuple(float(n) for n in value[:n_layers])
-        if not all(math.isfinite(n) and n >= 0 for n in numbers):
-            raise self.refuse(key, "finite numbers of at least 0")
+        if not all(math.isfinite(n) and low <= n <= high for n in numbers):
+            raise self.refuse(key, f"finite numbers {_bounds(low, high)}")
         return numbers
 
     def choice(self, key: str, options: tuple[str, ...], default: str) -> str:
@@ -151,6 +152,11 @@ class Keys:
                 "tokens of the vocabulary; the file is damaged, download it again"
             )
         return embedding.shape[1]
+
+
+def _bounds(low: float, high: float) -> str:
+    """The bounds of a number in words."""
+    return f"of at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
 
 
 def _found(value: object) -> str:
