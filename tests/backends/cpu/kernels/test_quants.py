@@ -20,6 +20,7 @@ from kernels.matrices import (
     sizes,
 )
 
+from llmgen.backends.cpu.runtime.cpu import target
 from shared import DATA
 
 KEYS = list(TABLE)
@@ -151,6 +152,20 @@ def test_threads_do_not_change_a_bit(key: str) -> None:
         for n_threads in (2, 3, 5):
             np.testing.assert_array_equal(matvec(m, x, n_threads), rows)
             np.testing.assert_array_equal(panel(m, x, n_threads), panels)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_row_does_not_depend_on_how_many_there_are(key: str) -> None:
+    """Types whose rows are taken side by side read a long share as streams, and what is left over row by row."""
+    rng = np.random.default_rng(12)
+    row = random_matrix(key, 1, sizes(key)[2], rng)
+    n_rows = 16 * (4096 // row.data.shape[1] + 2) + 5
+    m, x = random_matrix(key, n_rows, row.n_cols, rng), activations(3, row.n_cols, rng)
+    few = [Matrix(key, m.data[i : i + 7], m.n_cols) for i in range(0, n_rows, 7)]
+    for level in {None, "avx2"} if key in ("q4_0", "q8_0") and target().is_x86 else {None}:
+        alone = np.concatenate([matvec(part, x, level=level) for part in few], axis=1)
+        for columns in (1, 3):
+            np.testing.assert_array_equal(matvec(m, x[:columns], level=level), alone[:columns])
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -49,9 +49,24 @@ i32_rows, i16_rows, i8_rows = Vec("i32", ROWS), Vec("i16", ROWS), Vec("i8", ROWS
 load_rows, store_rows = loader(f32_rows), storer(f32_rows)
 zero_rows = constant(f32_rows, [0.0] * ROWS)
 first_row = unary(f32_rows, types.float32, lambda b, v: b.extract_element(v, ir.Constant(I32, 0)))
+
 bytes_rows, shorts_rows = Vec("i8", WIDTH), Vec("i16", WIDTH // 2)
 pointers = types.UniTuple(types.intp, ROWS // 4)
 """Where the blocks of every fourth row are."""
+
+
+@intrinsic
+def scatter_rows(typing_context: Any, p: Any, stride: Any, values: Any) -> Any:
+    """Store the lanes ``stride`` bytes apart."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        p = args[0]
+        for lane in range(ROWS):
+            b.store(b.extract_element(args[2], ir.Constant(I32, lane)), pointer(b, p), align=4)
+            p = b.add(p, args[1])
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, f32_rows), generate
 
 
 @intrinsic

@@ -23,6 +23,7 @@ from llmgen.backends.cpu.kernels.quants.lanes import (
     first_row,
     load_rows,
     moved,
+    scatter_rows,
     store_rows,
     zero_rows,
 )
@@ -37,6 +38,10 @@ from llmgen.backends.cpu.kernels.simd import (
 
 AHEAD = 4096
 """Bytes ahead of a row's reading that its weights are asked for."""
+SOON = 1024
+"""The same for each of several streams of rows."""
+STREAM = 4096
+"""From how many bytes on the stretch of a lane is a stream: a page, which is as far as prefetchers look."""
 FAR = 65536
 """Where rows lie side by side, the next two groups of them are asked for, the second only within so many bytes."""
 
@@ -154,16 +159,23 @@ def _by_lanes(quant: QuantType, lanes: Lanes) -> Any:
     load, unpack, dots, scale = lanes.load, lanes.unpack, lanes.dots, lanes.scale
     block_bytes, x_bytes = quant.block_bytes, ACTIVATION_FORMATS[quant.activations].nbytes
     step_bytes = ROWS * block_bytes
+    lines = -(-step_bytes // 64)
 
     @inline
-    def ask(p):  # type: ignore[no-untyped-def]
-        for line in range(0, step_bytes, 64):
-            prefetch_far(p + line)
+    def ask(following, stride, lane):  # type: ignore[no-untyped-def]
+        for _ in range(lines):
+            prefetch_far(following + lane * stride)
+            lane = (lane + 1) & (ROWS - 1)
+        return lane
 
     def matvec(args: int, thread: int, n_threads: int) -> None:
         """out[column][row] = weights[row] . x[column] for this thread's rows.
 
         weights: rows of ``row_bytes`` bytes, ``steps`` blocks each; x: activations; out: f32.
+
+        The rows that a step takes lie side by side where a thread has few of them.  Where it has
+        many, each lane has a stretch of rows of its own, so that the processor sees ROWS streams
+        that run on from page to page, which is what its prefetchers are made for.
         """
         row_bytes = arg(args, at.row_bytes)
         last = arg(args, at.last)
@@ -171,22 +183,32 @@ def _by_lanes(quant: QuantType, lanes: Lanes) -> Any:
         x_stride = arg(args, at.x_stride)
         out_stride = arg(args, at.out_stride)
         sums = arg(args, at.scratch)
-        group = ROWS * row_bytes
-        # at least the whole group that comes next: all its rows are wanted at once
-        ahead = max(group, min(2 * group, FAR))
         end = arg(args, at.weights) + last * row_bytes
         upcoming = arg(args, ARG_NEXT)
         columns = control_field(arg(args, at.control), arg(args, at.count))
+        groups = (last - arg(args, at.first)) // ROWS
+        streams = groups * row_bytes >= STREAM
+        # behind the last whole group the same row stands in all lanes
+        rest = arg(args, at.first) + groups * ROWS
         for start in range(0, columns, MAX_COLUMNS):
             n = min(MAX_COLUMNS, columns - start)
             x0 = arg(args, at.x) + start * x_stride
             row = arg(args, at.first)
-            while row < last:
-                # behind the last whole group the same row stands in all lanes
-                whole = last - row >= ROWS
-                stride = row_bytes if whole else 0
+            for group in range(groups + last - rest):
+                apart = groups if streams else 1
+                if group >= groups:
+                    row = rest + group - groups
+                    apart = 0
+                stride = apart * row_bytes
                 first = arg(args, at.weights) + row * row_bytes
-                following = further(first, ahead, end, upcoming)
+                # what is asked for: of each stream in turn what it needs soon; rows that lie
+                # side by side and what follows the streams, line by line
+                following, ask_stride, ask_step, turn = first + SOON, stride, block_bytes, ROWS - 1
+                if not streams or group + 1 >= groups:
+                    ahead = 0 if streams else max(ROWS * row_bytes, min(2 * ROWS * row_bytes, FAR))
+                    following = further(end if streams else first, ahead, end, upcoming)
+                    ask_stride, ask_step, turn = 64, step_bytes, 0
+                lane = 0
                 p = every_fourth(first, stride)
                 x = x0
                 out = arg(args, at.out) + start * out_stride + 4 * row
@@ -195,23 +217,24 @@ def _by_lanes(quant: QuantType, lanes: Lanes) -> Any:
                     # a block is multiplied while the next is loaded and turned, which takes as long
                     loaded = load(p, stride)
                     for _ in range(steps - 1):
-                        ask(following)
+                        lane = ask(following, ask_stride, lane) & turn
+                        following += ask_step
                         p = moved(p, block_bytes)
                         coming = load(p, stride)
                         u = unpack(loaded)
                         s = scale(u, x, dots(u, x), s)
                         loaded = coming
                         x += x_bytes
-                        following += step_bytes
                     u = unpack(loaded)
                     s = scale(u, x, dots(u, x), s)
-                    put(out, s, whole)
+                    put_rows(out, s, apart)
                 else:
                     for c in range(n):
                         store_rows(sums + COLUMN_SUMS * c, zero_rows())
                     loaded = load(p, stride)
                     for i in range(steps):
-                        ask(following)
+                        lane = ask(following, ask_stride, lane) & turn
+                        following += ask_step
                         # the last block comes again: then there is none to be loaded ahead
                         p = moved(p, block_bytes if i + 1 < steps else 0)
                         coming = load(p, stride)
@@ -229,19 +252,20 @@ def _by_lanes(quant: QuantType, lanes: Lanes) -> Any:
                         store_rows(s, scale(u, xc, before, load_rows(s)))
                         loaded = coming
                         x += x_bytes
-                        following += step_bytes
                     for c in range(n):
-                        put(out + c * out_stride, load_rows(sums + COLUMN_SUMS * c), whole)
-                row += ROWS if whole else 1
+                        put_rows(out + c * out_stride, load_rows(sums + COLUMN_SUMS * c), apart)
+                row += 1 if streams else ROWS
 
     return step(matvec)
 
 
 @inline
-def put(out, sums, whole):  # type: ignore[no-untyped-def]
-    """All lanes to out, or only the first."""
-    if whole:
+def put_rows(out, sums, apart):  # type: ignore[no-untyped-def]
+    """The lanes' sums, which belong ``apart`` rows from one another; of a single row (0) the first."""
+    if apart == 1:
         store_rows(out, sums)
+    elif apart:
+        scatter_rows(out, 4 * apart, sums)
     else:
         store_f32(out, first_row(sums))
 
