@@ -229,7 +229,7 @@ def test_integer_dots_agree_with_the_dequantized_product() -> None:
     np.testing.assert_allclose(blocked, kernels.matmul_int8(weight, x), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["glm4moe-moe", "hy_v3-moe"])
+@pytest.mark.parametrize("name", ["exaone4-dense", "glm4-dense", "glm4moe-moe", "hy_v3-moe"])
 def test_layers_that_guess_further_tokens_are_left_out(name: str) -> None:
     keys = {"block_count": ("UINT32", 3), "nextn_predict_layers": ("UINT32", 1)}
     more = {"blk.2.attn_norm.weight": [256], "blk.2.nextn.eh_proj.weight": [512, 256]}

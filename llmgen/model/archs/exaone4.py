@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import PostNorm, Windowed
+from llmgen.model.blocks import DraftLayers, PostNorm, Windowed
 from llmgen.model.keys import MAX_CONTEXT, Keys
 from llmgen.model.ops import Ops
 from llmgen.model.rope import NOPE, Rope
@@ -14,7 +15,8 @@ from llmgen.model.weights import Weights
 
 
 @architecture("exaone4")
-class Exaone4(Windowed, PostNorm):
+@dataclass(frozen=True, kw_only=True)
+class Exaone4(DraftLayers, Windowed, PostNorm):
     """Norms after the blocks and over each head of q and k.
 
     In the model of 64 layers three of four have a sliding window, and the others do not
@@ -27,7 +29,8 @@ class Exaone4(Windowed, PostNorm):
 
     @classmethod
     def read(cls, keys: Keys, **own: Any) -> Self:
-        large = keys.whole("block_count") == 64
+        n_layers = keys.whole("block_count")
+        large = n_layers - keys.whole("nextn_predict_layers", 0, 0, n_layers) == 64
         window = keys.whole("attention.sliding_window", 4096, 0, MAX_CONTEXT) if large else 0
         return super().read(keys, window=window, **own)
 

@@ -20,7 +20,8 @@ class ChatGLM(PreNorm):
 
 
 @architecture("glm4")
-class GLM4(Sections, Sandwich):
+@dataclass(frozen=True, kw_only=True)
+class GLM4(DraftLayers, Sections, Sandwich):
     """Norms before and after the blocks, rotary positions on pairs; with images on halves and four axes."""
 
     models = "GLM-4 0414 9B and 32B, GLM-Z1, GLM-4.1V Thinking (text)"
