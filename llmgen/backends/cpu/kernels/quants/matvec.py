@@ -36,7 +36,7 @@ from llmgen.backends.cpu.kernels.simd import (
     zero_f32x16,
 )
 
-AHEAD = 4096
+AHEAD = 2048
 """Bytes ahead of a row's reading that its weights are asked for."""
 SOON = 1024
 """The same for each of several streams of rows."""
@@ -69,9 +69,8 @@ def _by_row(quant: QuantType, row: Row) -> Any:
 
     @inline
     def ask(p):  # type: ignore[no-untyped-def]
-        prefetch(p)
-        if step_bytes > 64:
-            prefetch(p + 64)
+        for line in range(0, step_bytes, 64):
+            prefetch(p + line)
 
     def matvec(args: int, thread: int, n_threads: int) -> None:
         """out[column][row] = weights[row] . x[column] for this thread's rows.
