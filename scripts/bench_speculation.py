@@ -5,8 +5,11 @@
 1. What a run of 1 to 8 generated tokens costs, and a guess of the draft, each in plain steps.
 2. A text is written plainly, then again with an oracle that knows it: each of its guesses is
    made wrong with a given probability.  So the speed at any acceptance is measured with all that a
-   step does, on any model, also one of random weights; a draft's time is added from 1.
+   step does, on any model, also one of random weights.  The oracle runs the draft for each guess, and
+   leaves its answer aside: here the draft may be of random weights and of any vocabulary, too.
 3. Three texts, with the guesses of the draft, or of a lookup (what ``llmgen bench --draft`` tells).
+4. With ``--llama-cpp PYTHON``, an interpreter that has llama-cpp-python, the same texts by llama.cpp with its draft
+   model or its lookup (side_speculation.py).
 
 Every figure is the best of the repetitions.  Measure on a machine that does nothing else.
 """
@@ -14,10 +17,13 @@ Every figure is the best of the repetitions.  Measure on a machine that does not
 from __future__ import annotations
 
 import argparse
+import json
 import random
+import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,26 +36,49 @@ from llmgen.gguf import GGUFFile
 from llmgen.model.runs import Part
 from llmgen.sampling.params import SamplingParams
 from llmgen.sampling.rejection import Guess
+from llmgen.tokenizer import Tokenizer
 
 ACCEPTANCE = (0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 COUNTS = (1, 2, 3, 4, 5, 7)
 
 
 class Oracle(Speculator):
-    """Knows the text; each guess is wrong with the probability 1 - ``acceptance``."""
+    """Knows the text; each guess is wrong with the probability 1 - ``acceptance``, and takes the draft's time."""
 
-    def __init__(self, speculation: Speculation, text: Sequence[int], acceptance: float) -> None:
+    def __init__(
+        self, speculation: Speculation, text: Sequence[int], acceptance: float, draft: DraftTime | None
+    ) -> None:
         super().__init__(speculation)
         self._text, self._acceptance, self._random = text, acceptance, random.Random(0)
+        self._draft_time = draft
 
     def look_up(self, tokens: Sequence[int], most: int, n_sequences: int) -> list[Guess]:
         """The next tokens of the text, some of them spoilt."""
         self._kind, self._n_sequences = 1, n_sequences
-        n = self._pace.choose(most, self._kind, n_sequences)
+        costs = self._speculation.costs
+        n = self._pace.choose(most, self._kind, n_sequences, costs.guess_s)
+        if n and self._draft_time:
+            costs.guessed(n, self._draft_time.run(n))
         following = self._text[len(tokens) : len(tokens) + n]
         return [
             Guess(token if self._random.random() < self._acceptance else token ^ 1) for token in following
         ]
+
+
+class DraftTime:
+    """A draft that computes and guesses nothing."""
+
+    def __init__(self, model: Model, prompt: Sequence[int]) -> None:
+        self._model, self._sequence, self._n = model, model.new_sequence(), len(prompt)
+        model.prefill(self._sequence, prompt, logits="none")
+
+    def run(self, n: int) -> float:
+        """Compute n tokens one by one; seconds."""
+        began = time.perf_counter()
+        for token in range(n):
+            self._model.forward([Part(self._sequence, [token], 1)], "generated", np.argmax)
+        self._sequence.truncate(self._n)
+        return time.perf_counter() - began
 
 
 def step_costs(model: Model, prompt: Sequence[int], repetitions: int) -> list[float]:
@@ -76,9 +105,10 @@ def written(
     prompt: Sequence[int],
     args: argparse.Namespace,
     oracle: tuple[Sequence[int], float, int] | None,
+    draft: DraftTime | None = None,
 ) -> tuple[float, list[int]]:
-    """Seconds of the decoding, and all tokens; ``oracle``: the text, the acceptance, how many guesses a step."""
-    params = SamplingParams(temp=0.0, max_tokens=args.tokens)
+    """Seconds after the first token, and all tokens; ``oracle``: the text, the acceptance, how many guesses a step."""
+    params = SamplingParams(temp=0.0, max_tokens=args.tokens, ignore_eos=True)
     best, tokens = float("inf"), list[int]()
     for _ in range(args.repetitions):
         speculation = None
@@ -87,29 +117,39 @@ def written(
             speculation = Speculation(config)
         with Session(model, reuse="none", speculation=speculation) as session:
             if speculation is not None and oracle is not None:
-                session._speculator = Oracle(speculation, *oracle[:2])
-            result = session.generate(prompt, params)
-        best = min(best, result.timings.decode_s)
-        tokens = [*prompt, *result.token_ids]
+                session._speculator = Oracle(speculation, *oracle[:2], draft)
+            stream = session.stream(prompt, params)
+            tokens = [*prompt, next(stream).token_id]
+            began = time.perf_counter()
+            tokens += [event.token_id for event in stream if event.token_id is not None]
+            best = min(best, time.perf_counter() - began)
     return best, tokens
 
 
-def table(model: Model, prompt: Sequence[int], draft_s: float, args: argparse.Namespace) -> None:
+def table(model: Model, prompt: Sequence[int], draft: DraftTime | None, args: argparse.Namespace) -> None:
     """Speed-up by acceptance and number of guesses, as Markdown."""
     plain, text = written(model, prompt, args, None)
     print(f"\nplain: {(args.tokens - 1) / plain:.1f} tokens/s; times as fast with guesses:\n")
     print("| right | " + " | ".join(f"{k} guesses" for k in COUNTS) + " | adaptive |")
     print("|---:" * (len(COUNTS) + 2) + "|")
-    for acceptance in ACCEPTANCE:
+    for acceptance in args.acceptance:
         cells = []
         for k in (*COUNTS, 0):
-            seconds, again = written(model, prompt, args, (text, acceptance, k))
+            seconds, again = written(model, prompt, args, (text, acceptance, k), draft)
             assert again == text, "the text has changed"
-            steps = (args.tokens - 1) / sum(acceptance**i for i in range(k + 1)) if k else 0
-            cells.append(f"{plain / (seconds + steps * k * draft_s):.2f}")
+            cells.append(f"{plain / seconds:.2f}")
         print(f"| {acceptance:.0%} | " + " | ".join(cells) + " |", flush=True)
-    if draft_s:
-        print("\nThe draft's time is in all columns but the last.")
+
+
+def llama_cpp(file: GGUFFile, args: argparse.Namespace, threads: int) -> None:
+    """The texts of ``llmgen bench --draft`` by llama.cpp."""
+    tokenizer = Tokenizer.from_gguf(file)
+    prompts = {name: tokenizer.encode_prompt(text) for name, text in guessing.TEXTS.items()}
+    command = [args.llama_cpp, str(Path(__file__).with_name("side_speculation.py")), args.model]
+    command += [f"--threads={threads}", f"--repetitions={args.repetitions}", f"--k={args.k}"]
+    command += [f"--draft={args.draft}"] if args.draft else []
+    print("\nllama.cpp, tokens per second:", flush=True)
+    subprocess.run(command, input=json.dumps(prompts), text=True, check=True)
 
 
 def main() -> None:
@@ -123,7 +163,12 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=128, help="tokens before them, at random")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--threads", type=int)
+    parser.add_argument(
+        "--acceptance", type=float, nargs="+", default=ACCEPTANCE, help="shares of right guesses"
+    )
     parser.add_argument("--no-texts", action="store_true", help="leave out 3, for models of random weights")
+    parser.add_argument("--llama-cpp", metavar="PYTHON", help="an interpreter that has llama-cpp-python")
+    parser.add_argument("--k", type=int, default=4, help="guesses a step by llama.cpp")
     args = parser.parse_args()
     with ExitStack() as stack:
         file = stack.enter_context(GGUFFile.open(args.model))
@@ -137,26 +182,26 @@ def main() -> None:
             f"a step: {costs[0] * 1e3:.2f} ms; of 1 to 8 tokens: "
             + " ".join(f"{c / costs[0]:.2f}" for c in costs)
         )
-        draft_s, options = 0.0, dict[str, Any](lookup=True)
+        draft, options = None, dict[str, Any](lookup=True)
         if args.draft:
             options = {"draft": args.draft}
-            draft_s = _draft_step(args, model, prompt)
-            print(f"a guess of the draft: {draft_s / costs[0]:.2f} steps")
-        table(model, prompt, draft_s, args)
+            draft = _draft_time(stack, args, model, prompt)
+            print(f"a guess of the draft: {min(draft.run(8) for _ in range(5)) / 8 / costs[0]:.2f} steps")
+        table(model, prompt, draft, args)
         if not args.no_texts:
             print()
             for one in guessing.measure(model, file, SpeculativeConfig(**options), args.repetitions):
                 print({key: round(v, 3) if isinstance(v, float) else v for key, v in one.as_dict().items()})
+        if args.llama_cpp:
+            llama_cpp(file, args, model.n_threads)
 
 
-def _draft_step(args: argparse.Namespace, model: Model, prompt: Sequence[int]) -> float:
-    """Seconds of a plain step of the draft, which shares the model's threads."""
-    with GGUFFile.open(args.draft) as file:
-        draft = Model.load(file, n_ctx=model.n_ctx, beside=model)
-        try:
-            return step_costs(draft, prompt, args.repetitions)[0]
-        finally:
-            draft.close()
+def _draft_time(stack: ExitStack, args: argparse.Namespace, model: Model, prompt: Sequence[int]) -> DraftTime:
+    """The draft, which shares the model's threads."""
+    file = stack.enter_context(GGUFFile.open(args.draft))
+    draft = Model.load(file, n_ctx=model.n_ctx, beside=model)
+    stack.callback(draft.close)
+    return DraftTime(draft, prompt)
 
 
 if __name__ == "__main__":
