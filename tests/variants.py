@@ -222,8 +222,22 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2-attn-factor": ("olmo2", {"set_keys": {"rope.scaling.attn_factor": ("FLOAT32", 1.3)}}),
     "olmo2-no-window": ("olmo2", {"drop_keys": ("attention.sliding_window",)}),
     **LATENTS,
-    "minimax-m3-few-blocks": _sparse(4, 5, 1),
-    "minimax-m3-wide-blocks": _sparse(24, 2, 2),
+    "qwen4exp-ngrams": (  # up to five tokens, of which one ends what came before; products beyond 64 bits
+        "qwen4exp-moe",
+        {
+            "set_keys": {
+                "ple.ngram_size": ("UINT32", 5),
+                "ple.heads_per_ngram": ("UINT32", 1),
+                "ple.eos_token_id": ("UINT32", 28),
+                "ple.layer_multipliers": (
+                    ["ARRAY", "UINT64"],
+                    [3 << 61, 0x9E3779B97F4A7C15, 7, 1 << 63, (1 << 64) - 1],
+                ),
+                "ple.head_offsets": (["ARRAY", "UINT64"], [0, 101, 198, 311]),
+                "ple.head_vocab_sizes": (["ARRAY", "UINT64"], [101, 97, 113, 127]),
+            },
+        },
+    ),
     "olmo2-stacked": ("olmo2", {"reshape": STACKED, "drop_tensors": QKV_WEIGHTS}),
 }
 

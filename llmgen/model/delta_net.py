@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -28,6 +28,9 @@ def unit_heads(b: Ops, w: Weights, x: Value, n_heads: int, eps: float, scale: fl
 @dataclass(frozen=True)
 class DeltaNet:
     """The gated delta rule behind a short convolution of q, k and v, its result normed and gated."""
+
+    gate: ClassVar[str] = "silu"
+    """The activation of what the result is gated with."""
 
     taps: int
     n_heads: int
@@ -76,7 +79,7 @@ class DeltaNet:
         decay = b.activate(b.multiply(step, w.vector(f"{name}a", n)), "exp")
         write = b.activate(write, "sigmoid")
         y = b.linear_attend(q, k, v, decay, states[-1], n, write=write, delta=True, tiled=self.tiled)
-        y = b.gated(gate, b.head_rms_norm(y, w.vector(f"{name}norm", self.value_dim), n, self.eps), "silu")
+        y = b.gated(gate, b.head_rms_norm(y, w.vector(f"{name}norm", self.value_dim), n, self.eps), self.gate)
         return b.linear(y, w.matrix(f"{name}out", x.n, y.n))
 
     def inputs(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[list[Value], Value]:

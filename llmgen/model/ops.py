@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
+from llmgen.model.ngrams import NGrams
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Experts, Matrix, Vector
 
@@ -44,6 +45,12 @@ class Ops(Protocol):
 
     def embed_positions(self, w: Matrix) -> Value:
         """The row of w that belongs to each token's position: [tokens, w.n_cols].  w must have ``n_ctx`` rows."""
+
+    def embed_ngrams(self, w: Matrix, ngrams: NGrams, state: StateHandle) -> Value:
+        """The rows of w that belong to each token and those before it: [tokens, ngrams.n_heads * w.n_cols].
+
+        w.n_cols is a multiple of 16; state: ``ngrams.state``.
+        """
 
     def rms_norm(self, x: Value, w: Vector, eps: float) -> Value:
         """x / sqrt(mean(x^2) + eps) * w over the whole width."""
@@ -268,6 +275,9 @@ class Ops(Protocol):
         weights.n / n_parts parts, side by side and of the same size.  weights: of each token, or a
         vector for all.
         """
+
+    def root_products(self, x: Value, y: Value, n_heads: int, scale: float, least: float) -> Value:
+        """Of each head the signed root of p = scale * (x . y), sign(p) sqrt(max(|p|, least)): [tokens, n_heads]."""
 
     def sinkhorn(self, x: Value, rounds: int, eps: float) -> Value:
         """Of each token a square matrix, row by row, made nearly doubly stochastic: [tokens, x.n].

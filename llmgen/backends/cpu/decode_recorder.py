@@ -15,6 +15,7 @@ from llmgen.backends.cpu.kernels.layout import (
     STEP_BYTES,
     row_state_bytes,
 )
+from llmgen.backends.cpu.ngram_recorder import NGramRecorder
 from llmgen.backends.cpu.partitions import Heads, Rows, padded_units, real_units, rows_unit, share
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, KernelAddress, Value
 from llmgen.backends.cpu.recorder import COUNT_TOKENS
@@ -25,7 +26,7 @@ from llmgen.backends.cpu.stretch_recorder import StretchRecorder
 from llmgen.model.weights import Experts, Matrix, Vector
 
 
-class DecodeRecorder(ExpertRecorder, StretchRecorder, SparseRecorder, StreamRecorder):
+class DecodeRecorder(ExpertRecorder, StretchRecorder, SparseRecorder, StreamRecorder, NGramRecorder):
     """Generated tokens, 1 to MAX_COLUMNS."""
 
     max_tokens = MAX_COLUMNS

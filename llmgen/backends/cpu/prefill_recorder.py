@@ -17,6 +17,7 @@ from llmgen.backends.cpu.kernels.layout import (
     panel_scratch,
     row_state_bytes,
 )
+from llmgen.backends.cpu.ngram_recorder import NGramRecorder
 from llmgen.backends.cpu.partitions import TOKENS, share
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, KernelAddress, Step, Value
 from llmgen.backends.cpu.runtime.caches import panels_together
@@ -31,7 +32,7 @@ PANEL_COLUMNS = 1024
 activations of a tile, stay in the first cache."""
 
 
-class PrefillRecorder(ExpertRecorder, StretchRecorder, SparseRecorder, StreamRecorder):
+class PrefillRecorder(ExpertRecorder, StretchRecorder, SparseRecorder, StreamRecorder, NGramRecorder):
     """Prompt tokens, up to ``chunk`` of one sequence or several."""
 
     split_tokens = 1

@@ -118,21 +118,35 @@ class Recorder(ABC):
     def _rows_of(self, w: Matrix, field: int, scale: float) -> Value:
         """The rows of w whose numbers are in a field of the control block."""
         out = self.whole_tokens(w.n_cols)
+        self._put_rows(w, field, scale, out, out, [])
+        return out
+
+    def _put_rows(
+        self,
+        w: Matrix,
+        field: int,
+        scale: float,
+        out: Value,
+        here: Value | At,
+        reads: list[Access],
+        **control: At,
+    ) -> None:
+        """Write the rows of w whose numbers are in a field of the control block to ``here`` in ``out``."""
         bound = self.binding.matrix(w)
         kernels = bound.kernels
         self.emit(
             kernels.embed,
-            [(out, out.partition, True)],
+            [*reads, (out, out.partition, True)],
             weights=bound.address,
             number=8 * field,
             row_bytes=bound.row_bytes,
             blocks=w.n_cols // kernels.block,
             block=kernels.block,
-            out=out,
+            out=here,
             n=w.n_cols,
             scale=scale,
+            **control,
         )
-        return out
 
     def rms_norm(self, x: Value, w: Vector, eps: float) -> Value:
         return self._norm("norms:rms_norm", x, w, None, eps)

@@ -30,6 +30,22 @@ class StreamRecorder(Recorder):
         self.emit("streams:blend", accesses, x=x, **table, n_in=n_in, n_out=n_parts, n=x.n // n_in, out=out)
         return out
 
+    def root_products(self, x: Value, y: Value, n_heads: int, scale: float, least: float) -> Value:
+        out = self.whole_tokens(n_heads)
+        accesses: list[Access] = [*self.token_reads(x, y), (out, out.partition, True)]
+        self.emit(
+            "streams:root_products",
+            accesses,
+            x=x,
+            y=y,
+            heads=n_heads,
+            n=x.n // n_heads,
+            scale=float(scale),
+            least=float(least),
+            out=out,
+        )
+        return out
+
     def sinkhorn(self, x: Value, rounds: int, eps: float) -> Value:
         out = self.whole_tokens(x.n)
         accesses: list[Access] = [*self.token_reads(x), (out, out.partition, True)]

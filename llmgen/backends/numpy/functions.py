@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmgen.model.ngrams import NGrams
+
 Array = NDArray[Any]
 
 BLOCK = 32
@@ -137,6 +139,24 @@ def summaries(x: Array, scores: Array, positions: Array, every: int, state: Arra
         if len(parts) > 1:
             parts[0] = parts[1]
     return np.reshape(found, (len(found), n_values)).astype(x.dtype), parts.reshape(state.shape)
+
+
+def ngram_rows(ids: Array, before: Array, ngrams: NGrams) -> tuple[Array, Array]:
+    """The rows of each token, int64 [n, n_heads], and the tokens before the next one, as ``NGrams.state`` has them."""
+    known, found = [int(n) for n in before], []
+    for token in ids.tolist():
+        tokens, cut = [token], False
+        for earlier in known:
+            cut = cut or earlier == 0 or earlier - 1 == ngrams.end
+            tokens.append(ngrams.end if cut else earlier - 1)
+        mixed, total = [], 0
+        for one, multiplier in zip(tokens, ngrams.multipliers, strict=True):
+            total ^= one * multiplier % 2**64
+            mixed.append(total)
+        heads = zip(range(ngrams.n_heads), ngrams.offsets, ngrams.rows, strict=True)
+        found.append([offset + mixed[ngrams.tokens_of(head) - 1] % n for head, offset, n in heads])
+        known = [token + 1, *known[:-1]]
+    return np.array(found, np.int64).reshape(len(ids), ngrams.n_heads), np.array(known)
 
 
 _SCORES: dict[str, Callable[[Array], Array]] = {

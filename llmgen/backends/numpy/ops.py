@@ -15,6 +15,7 @@ from llmgen.backends.numpy.functions import Array
 from llmgen.backends.numpy.states import ContentsState, KVState, RecurrentState
 from llmgen.gguf import GGMLType
 from llmgen.gguf.dequantize import dequantize
+from llmgen.model.ngrams import NGrams
 from llmgen.model.ops import Scores
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Experts, Matrix, Vector
@@ -93,6 +94,12 @@ class NumpyOps:
 
     def embed_positions(self, w: Matrix) -> Value:
         return Value(self._matrices[w][self._positions].astype(self._precision.dtype))
+
+    def embed_ngrams(self, w: Matrix, ngrams: NGrams, state: RecurrentState) -> Value:
+        before = state.values[0, : ngrams.size - 1]
+        rows, before = functions.ngram_rows(self._ids, before.astype(np.int64), ngrams)
+        state.values[0, : ngrams.size - 1] = before
+        return self._flat(self._matrices[w][rows].astype(self._precision.dtype))
 
     def rms_norm(self, x: Value, w: Vector, eps: float) -> Value:
         return Value(functions.rms_norm(x.x, w.values, eps))
@@ -340,6 +347,10 @@ class NumpyOps:
     def blend(self, x: Value, weights: Value | Vector, n_parts: int) -> Value:
         table = (np.ones((len(x.x), 1), x.x.dtype) * self._second(weights)).reshape(len(x.x), -1, n_parts)
         return self._flat(np.einsum("tij,tin->tjn", table, self._heads(x, table.shape[1])))
+
+    def root_products(self, x: Value, y: Value, n_heads: int, scale: float, least: float) -> Value:
+        products = scale * np.sum(self._heads(x, n_heads) * self._heads(y, n_heads), axis=2)
+        return Value(np.sign(products) * np.sqrt(np.maximum(np.abs(products), least)))
 
     def sinkhorn(self, x: Value, rounds: int, eps: float) -> Value:
         size = math.isqrt(x.n)

@@ -53,15 +53,22 @@ class DeltaHybrid(DraftLayers, Hybrid):
     def queries_and_gates(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value]:
         """Normed queries, and what their results are gated with."""
         name, n, size = f"blk.{layer}.attn_q", self.n_heads, self.head_dim
-        both = self.project(b, w, x, name, n * 2 * size)
+        both = self.part(b, w, x, name, n * 2 * size)
         q, gate = (b.head_part(both, n, first, size) for first in (0, size))
         return b.head_rms_norm(q, w.vector(f"{name}_norm", size), n, self.norm_eps), gate
+
+    def part(self, b: Ops, w: Weights, x: Value, name: str, n_rows: int) -> Value:
+        """A projection to queries, keys or values, with the bias that the file has for it if it is used."""
+        if self.qkv_bias:
+            return self.project(b, w, x, name, n_rows)
+        w.skip(f"{name}.bias")
+        return b.linear(x, w.matrix(name, n_rows, x.n))
 
     def keys_and_values(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value]:
         """Normed keys, and values."""
         name, n = f"blk.{layer}.attn_", self.n_kv_heads
-        k = self.project(b, w, x, f"{name}k", n * self.head_dim)
-        v = self.project(b, w, x, f"{name}v", n * self.value_dim)
+        k = self.part(b, w, x, f"{name}k", n * self.head_dim)
+        v = self.part(b, w, x, f"{name}v", n * self.value_dim)
         return b.head_rms_norm(k, w.vector(f"{name}k_norm", self.head_dim), n, self.norm_eps), v
 
 

@@ -23,6 +23,23 @@ class Blend(NamedTuple):
     control: Any
 
 
+class RootProducts(NamedTuple):
+    """streams:root_products: the signed root of scale * (x . y) for each head."""
+
+    x: Any  # float32 [tokens][heads][n]
+    x_stride: Any
+    y: Any
+    y_stride: Any
+    heads: Any
+    n: Any
+    scale: float
+    least: float
+    out: Any  # float32 [tokens][heads]
+    out_stride: Any
+    split_tokens: Any
+    control: Any
+
+
 class Sinkhorn(NamedTuple):
     """streams:sinkhorn: the square matrix of each token, made nearly doubly stochastic."""
 
@@ -37,4 +54,4 @@ class Sinkhorn(NamedTuple):
     control: Any
 
 
-TABLES.update({"streams:blend": Blend, "streams:sinkhorn": Sinkhorn})
+TABLES.update({"streams:blend": Blend, "streams:root_products": RootProducts, "streams:sinkhorn": Sinkhorn})

@@ -14,10 +14,12 @@ from llmgen.backends.cpu.kernels.simd import (
     splat,
     store_f32,
     store_f32x16,
+    sum_f32x16,
+    zero_f32x16,
 )
-from llmgen.backends.cpu.kernels.stream_arguments import Blend, Sinkhorn
+from llmgen.backends.cpu.kernels.stream_arguments import Blend, RootProducts, Sinkhorn
 
-at, matrix_at = places(Blend), places(Sinkhorn)
+at, matrix_at, root_at = places(Blend), places(Sinkhorn), places(RootProducts)
 
 
 @inline
@@ -48,6 +50,38 @@ def blend(args: int, thread: int, n_threads: int) -> None:
         out = arg(args, at.out) + t * arg(args, at.out_stride)
         for j in range(n_out):
             weighted_sum(x, weights + 4 * j, out + 4 * j * n, n_in, n_out, n)
+
+
+@inline
+def product(x, y, n):  # type: ignore[no-untyped-def]
+    """x . y of n floats."""
+    total = zero_f32x16()
+    whole = n // 16 * 16
+    for i in range(0, 4 * whole, 64):
+        total = fma(load_f32x16(x + i), load_f32x16(y + i), total)
+    s = sum_f32x16(total)
+    for i in range(4 * whole, 4 * n, 4):
+        s += load_f32(x + i) * load_f32(y + i)
+    return s
+
+
+@step
+def root_products(args: int, thread: int, n_threads: int) -> None:
+    """sign(p) sqrt(max(|p|, least)) of p = scale * (x . y), head by head; a NaN stays one."""
+    n, scale = arg(args, root_at.n), np.float32(arg_f64(args, root_at.scale))
+    least = np.float32(arg_f64(args, root_at.least))
+    first, last = tokens_of(arg(args, root_at.control), arg(args, root_at.split_tokens), thread, n_threads)
+    for t in range(first, last):
+        for h in range(arg(args, root_at.heads)):
+            x = arg(args, root_at.x) + t * arg(args, root_at.x_stride) + 4 * h * n
+            y = arg(args, root_at.y) + t * arg(args, root_at.y_stride) + 4 * h * n
+            p = product(x, y, n) * scale
+            size = abs(p)
+            root = np.sqrt(least if size < least else size)
+            if p == np.float32(0.0):
+                root = np.float32(0.0)
+            out = arg(args, root_at.out) + t * arg(args, root_at.out_stride) + 4 * h
+            store_f32(out, np.float32(0.0) - root if p < np.float32(0.0) else root)
 
 
 @inline

@@ -119,3 +119,39 @@ def test_a_matrix_with_nan_becomes_nan() -> None:
     found = balanced(x, 2, 1e-6)
     np.testing.assert_allclose(found[0], 0.25, rtol=1e-5)
     assert np.isnan(found[1]).all()
+
+
+@pytest.mark.parametrize(("n_heads", "n"), [(4, 32), (3, 21), (1, 1)])
+def test_root_products(n_heads: int, n: int) -> None:
+    require(["streams:root_products"])
+    rng, scale, least = np.random.default_rng(n), n**-0.5, 1e-3
+    x, y = aligned((13, n_heads * n + 16), fill=np.nan), aligned((13, n_heads * n + 16), fill=np.nan)
+    for values in (x, y):
+        values[:, : n_heads * n] = rng.normal(0, 1, (13, n_heads * n))
+    x[0, : n_heads * n] = 0
+    x[1, : n_heads * n] *= 1e-9  # smaller than the least
+    products = [v[:, : n_heads * n].astype(np.float64).reshape(13, n_heads, n) for v in (x, y)]
+    p = scale * (products[0] * products[1]).sum(axis=2)
+    expected = np.sign(p) * np.sqrt(np.maximum(np.abs(p), least))
+    for n_threads in (0, 1, 3):
+        out = aligned((14, 16), fill=-7.5)
+        for thread in range(max(n_threads, 1)):
+            step(
+                "streams:root_products",
+                thread,
+                max(n_threads, 1),
+                x=x,
+                x_stride=x.strides[0],
+                y=y,
+                y_stride=y.strides[0],
+                heads=n_heads,
+                n=n,
+                scale=scale,
+                least=least,
+                out=out,
+                out_stride=out.strides[0],
+                split_tokens=int(n_threads > 0),
+                control=ControlBlock(13),
+            )
+        np.testing.assert_allclose(out[:13, :n_heads], expected, rtol=2e-5, atol=1e-5)
+        assert np.all(out[13] == -7.5)
