@@ -1,7 +1,7 @@
 """Tokens per second of llmgen and of its peers on the same files, with the same threads and tokens.
 
     python scripts/compare.py MODEL.gguf ... [-p 512] [-n 64] [-d 0,4096] [-r 5] [-t 2] [--json]
-                              [--llama-python PATH] [--llama-bench NAME=PATH ...]
+                              [--llama-python PATH] [--llama-bench NAME=PATH ...] [--level avx2]
 
 The peers are llama.cpp's library in llama-cpp-python (``pip install 'llmgen[compare]'``, which
 may live in another environment: ``--llama-python PATH``; ``none`` leaves it out) and any
@@ -12,6 +12,7 @@ while the others wait (stopped, where the system can do that, so that no thread 
 looks around for work), and who begins changes with every round, so that whatever else the
 machine does meets all.  Peers run with flash attention off and on; the better of the two
 counts, test by test.  Ratios are taken per round, with the peer that is best in that test.
+A peer that cannot load a model is left out there.  `make_random_model.py` writes models of every type.
 """
 
 from __future__ import annotations
@@ -101,8 +102,9 @@ class Outcome:
             "variants": {f"{who}, {variant}": rates for (who, variant), rates in self.rates.items()},
             "share_of_limit": statistics.median(ours) / limit,
         }
-        if able:
-            best = max(able, key=lambda name: statistics.median(by_peer[name]))
+        rivals = [name for name in able if not name.startswith("llmgen ")]
+        if rivals:
+            best = max(rivals, key=lambda name: statistics.median(by_peer[name]))
             row["best_peer"] = best
             row["ratio"] = _summary([a / b for a, b in zip(ours, by_peer[best], strict=True)])
         return row
@@ -137,8 +139,10 @@ def _compare(model: Model, options: argparse.Namespace, machine: dict[str, Any])
     neighbours = Neighbours()
     with ExitStack() as running:
         _progress(f"loading {model.path}")
-        contenders = [running.enter_context(one) for one in _contenders(model, options)]
-        ours, peers = contenders[0], contenders[1:]
+        ours, *others = _contenders(model, options)
+        running.enter_context(ours)
+        peers = [one for one in others if _started(one, running)]
+        contenders = [ours, *peers]
         report: dict[str, Any] = {
             "machine": machine,
             "model": {
@@ -148,7 +152,7 @@ def _compare(model: Model, options: argparse.Namespace, machine: dict[str, Any])
             },
             "threads": options.threads,
         }
-        if isinstance(ours, Side) and peers and isinstance(peers[0], Side):
+        if isinstance(ours, Side) and peers and isinstance(peers[0], Side) and peers[0].name == "llama.cpp":
             ids = _tokens(model.n_vocab, CHECK_PROMPT + CHECK_STEPS)
             report["agreement"] = agreement(ours, peers[0], ids)
         outcomes = [_run(test, contenders, options.rounds) for test in _tests(options, model.n_vocab)]
@@ -160,6 +164,16 @@ def _compare(model: Model, options: argparse.Namespace, machine: dict[str, Any])
     return report
 
 
+def _started(one: Contender, running: ExitStack) -> bool:
+    """Start a contender; whoever cannot run this model is left out, and its column stays empty."""
+    try:
+        running.enter_context(one)
+    except SystemExit as error:
+        _progress(f"without {one.name}: {error}")
+        return False
+    return True
+
+
 def _contenders(model: Model, options: argparse.Namespace) -> list[Contender]:
     """Everyone who takes part, llmgen first; not yet started."""
     longest = max(options.depths) + max(options.prompt, options.generate, CHECK_PROMPT + CHECK_STEPS)
@@ -169,6 +183,8 @@ def _contenders(model: Model, options: argparse.Namespace) -> list[Contender]:
         contenders.append(llama_cpp(options.llama_python, what, options.settle))
     for name, binary in options.llama_bench:
         contenders.append(LlamaBench(name, binary, model.path, options.threads))
+    if options.level:
+        contenders.append(llmgen(what, options.settle, options.level))
     return contenders
 
 
@@ -210,6 +226,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--llama-bench", action="append", default=[], metavar="NAME=PATH", help="a llama-bench binary"
+    )
+    parser.add_argument(
+        "--level", help="llmgen at a lower kernel level too, a column of its own, such as avx2"
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything as JSON instead of a table")

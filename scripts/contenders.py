@@ -138,9 +138,16 @@ class Side:
         return answer
 
 
-def llmgen(settings: dict[str, Any], settle_s: float) -> Side:
-    """Our own side."""
-    return Side("llmgen", ("default",), [sys.executable, str(HERE / "side_llmgen.py")], settings, settle_s)
+def llmgen(settings: dict[str, Any], settle_s: float, level: str | None = None) -> Side:
+    """Our own side, at a kernel level if one is given."""
+    command = [sys.executable, str(HERE / "side_llmgen.py")]
+    return Side(
+        f"llmgen {level}" if level else "llmgen",
+        ("default",),
+        command,
+        {**settings, "level": level},
+        settle_s,
+    )
 
 
 def llama_cpp(python: str, settings: dict[str, Any], settle_s: float) -> Side:

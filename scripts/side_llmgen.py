@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from importlib.metadata import version
@@ -19,6 +20,8 @@ class Ours:
     """The engine behind the commands; its only variant is 'default'."""
 
     def __init__(self, options: dict[str, Any]) -> None:
+        if options["level"]:
+            os.environ["LLMGEN_KERNEL_LEVEL"] = options["level"]
         file = GGUFFile.open(options["model"])
         self._model = Model.load(file, n_ctx=options["n_ctx"], n_threads=options["threads"], kv_type="f16")
         self._sequence = self._model.new_sequence()
