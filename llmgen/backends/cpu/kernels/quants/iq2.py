@@ -17,8 +17,26 @@ import numpy as np
 
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants import grids
+from llmgen.backends.cpu.kernels.quants.pairs import (
+    GATHERS,
+    bytes_of,
+    eight_bytes,
+    even_signs64,
+    gathered,
+    nine_and_seven,
+    pairs_above,
+    spread_sevens64,
+    with_signs64,
+)
 from llmgen.backends.cpu.kernels.quants.scaled import scaled
-from llmgen.backends.cpu.kernels.quants.vectors import fields, four_eights, numbers, odd_numbers, with_signs
+from llmgen.backends.cpu.kernels.quants.vectors import (
+    fields,
+    four_eights,
+    load_u16,
+    numbers,
+    odd_numbers,
+    with_signs,
+)
 from llmgen.backends.cpu.kernels.simd import load_f16, load_i64, load_u8, load_u32, splat
 
 
@@ -61,7 +79,17 @@ def _xxs_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_xxs_fields(p + 2)) * eighth(p)
 
 
-IQ2_XXS = scaled("iq2_xxs", _xxs_weights, _xxs_scales)
+_xxs64 = gathered(64, grids.as_words(grids.IQ2_XXS.vectors()))
+
+
+@inline
+def _xxs_pairs(p, i):  # type: ignore[no-untyped-def]
+    q = p + 2 + 16 * i
+    indices, words = load_u32(q) | load_u32(q + 8) << 32, load_u32(q + 4) | load_u32(q + 12) << 32
+    return with_signs64(_xxs64(bytes_of(indices)), even_signs64(spread_sevens64(words)))
+
+
+IQ2_XXS = scaled("iq2_xxs", _xxs_weights, _xxs_scales, pairs=_xxs_pairs if GATHERS else None)
 
 # ---- IQ2_XS --------------------------------------------------------------------------------
 
@@ -82,7 +110,16 @@ def _xs_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_nibbles(p + 66)) * eighth(p)
 
 
-IQ2_XS = scaled("iq2_xs", _xs_weights, _xs_scales)
+_xs64 = gathered(64, grids.as_words(grids.IQ2_XS.vectors()))
+
+
+@inline
+def _xs_pairs(p, i):  # type: ignore[no-untyped-def]
+    indices, sevens = nine_and_seven(p + 2 + 16 * i)
+    return with_signs64(_xs64(indices), even_signs64(sevens))
+
+
+IQ2_XS = scaled("iq2_xs", _xs_weights, _xs_scales, pairs=_xs_pairs if GATHERS else None)
 
 # ---- IQ2_S ---------------------------------------------------------------------------------
 
@@ -103,4 +140,13 @@ def _s_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_nibbles(p + 74)) * eighth(p)
 
 
-IQ2_S = scaled("iq2_s", _s_weights, _s_scales)
+_s64 = gathered(64, grids.as_words(grids.IQ2_S.vectors()))
+
+
+@inline
+def _s_pairs(p, i):  # type: ignore[no-untyped-def]
+    indices = pairs_above(eight_bytes(p + 2 + 8 * i), load_u16(p + 66 + 2 * i))
+    return with_signs64(_s64(indices), load_i64(p + 34 + 8 * i))
+
+
+IQ2_S = scaled("iq2_s", _s_weights, _s_scales, pairs=_s_pairs if GATHERS else None)

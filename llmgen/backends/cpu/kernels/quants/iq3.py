@@ -15,9 +15,25 @@ import numpy as np
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants import grids
 from llmgen.backends.cpu.kernels.quants.iq2 import even_signs, spread_sevens
+from llmgen.backends.cpu.kernels.quants.pairs import (
+    GATHERS,
+    bits_above,
+    even_signs64,
+    gathered,
+    sixteen_bytes,
+    spread_sevens64,
+    with_signs64,
+)
 from llmgen.backends.cpu.kernels.quants.scaled import scaled
-from llmgen.backends.cpu.kernels.quants.vectors import eight_fours, fields, numbers, odd_numbers, with_signs
-from llmgen.backends.cpu.kernels.simd import load_f16, load_u8, load_u32, splat
+from llmgen.backends.cpu.kernels.quants.vectors import (
+    eight_fours,
+    fields,
+    load_u16,
+    numbers,
+    odd_numbers,
+    with_signs,
+)
+from llmgen.backends.cpu.kernels.simd import load_f16, load_i64, load_u8, load_u32, splat
 
 _xxs = numbers(32, grids.as_words(grids.IQ3_XXS.vectors()))
 _xxs_fields = fields([k // 2 for k in range(16)], [28] * 16, bits=4)
@@ -36,7 +52,16 @@ def _xxs_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_xxs_fields(p + 66)) * splat(load_f16(p) * np.float32(0.25))
 
 
-IQ3_XXS = scaled("iq3_xxs", _xxs_weights, _xxs_scales)
+_xxs64 = gathered(32, grids.as_words(grids.IQ3_XXS.vectors()))
+
+
+@inline
+def _xxs_pairs(p, i):  # type: ignore[no-untyped-def]
+    signs = even_signs64(spread_sevens64(load_i64(p + 66 + 8 * i)))
+    return with_signs64(_xxs64(sixteen_bytes(p + 2 + 16 * i)), signs)
+
+
+IQ3_XXS = scaled("iq3_xxs", _xxs_weights, _xxs_scales, pairs=_xxs_pairs if GATHERS else None)
 
 _s = numbers(32, grids.as_words(grids.IQ3_S.vectors()))
 _s_fields = fields([0] * 16, [4 * (k // 2) for k in range(16)], bits=4)
@@ -61,4 +86,13 @@ def _s_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_s_fields(p + 106)) * splat(load_f16(p))
 
 
-IQ3_S = scaled("iq3_s", _s_weights, _s_scales)
+_s64 = gathered(32, grids.as_words(grids.IQ3_S.vectors()))
+
+
+@inline
+def _s_pairs(p, i):  # type: ignore[no-untyped-def]
+    indices = bits_above(sixteen_bytes(p + 2 + 16 * i), load_u16(p + 66 + 2 * i))
+    return with_signs64(_s64(indices), load_i64(p + 74 + 8 * i))
+
+
+IQ3_S = scaled("iq3_s", _s_weights, _s_scales, pairs=_s_pairs if GATHERS else None)

@@ -16,6 +16,7 @@ from llvmlite import ir
 from llmgen.backends.cpu.kernels import half
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants.lanes import i16_rows, nibble_codes
+from llmgen.backends.cpu.kernels.quants.pairs import lookup64, nibbles64
 from llmgen.backends.cpu.kernels.quants.scaled import scaled
 from llmgen.backends.cpu.kernels.quants.vectors import fields, lookup, nibbles32, splat_to
 from llmgen.backends.cpu.kernels.simd import Vec, constant, i32x16, load_f16, splat, to_float
@@ -59,4 +60,12 @@ def _xs_scales(p):  # type: ignore[no-untyped-def]
     return to_float(packed) * splat(load_f16(p))
 
 
-IQ4_XS = scaled("iq4_xs", _xs_weights, _xs_scales)
+two_nibbles, two_values = nibbles64(16), lookup64(VALUES)
+
+
+@inline
+def _xs_pairs(p, i):  # type: ignore[no-untyped-def]
+    return two_values(two_nibbles(p + 8 + 32 * i))
+
+
+IQ4_XS = scaled("iq4_xs", _xs_weights, _xs_scales, pairs=_xs_pairs)

@@ -53,17 +53,19 @@ def scaled(
     offsets: Function | None = None,
     zero: int = 0,
     dot: Lanes | None = None,
+    pairs: Function | None = None,
 ) -> Block:
     """The functions of a type.
 
     weights: (p, j) -> i8x32, the j-th 32 weights of the block at p: unsigned and of the bits
     that ``TABLE`` says, or for 8 bits signed.  scales, offsets: (p) -> float32, one for every 16
     weights of the block.  dot: for blocks of 32 weights, how rows side by side meet a token.
+    pairs: (p, i) -> i8x64, the i-th 64 weights, if that is quicker than twice 32, for a single row.
     None of them may read outside of the block.
     """
     per_block = Vec("f32", TABLE[key].block // 16)
     return Block(
-        dot=dot or _row(key, weights, scales, offsets, zero),
+        dot=dot or _row(key, weights, scales, offsets, zero, pairs),
         weights=weights,
         panel_scales=_panel_scales(key, per_block, scales, offsets),
         dequantize=_dequantize(key, per_block, weights, scales, offsets, zero),
@@ -77,21 +79,21 @@ def scaled(
 quads0, quads1, quads2, quads3 = (shuffle(f32x16, [4 * i + k // 4 for k in range(16)]) for i in range(4))
 
 
-def _row(key: str, weights: Function, scales: Function, offsets: Function | None, zero: int) -> Row:
+def _row(
+    key: str,
+    weights: Function,
+    scales: Function,
+    offsets: Function | None,
+    zero: int,
+    pairs: Function | None,
+) -> Row:
     block, nbytes = TABLE[key].block, TABLE[key].block_bytes
-    per_block = block // 32
     dot = row_dot(TABLE[key].bits, zero)
     scales_of_step = _over_blocks(scales, block, nbytes)
     offsets_of_step = _over_blocks(offsets or scales, block, nbytes)
     has_offset, has_tail = offsets is not None, block < STEP
 
-    @inline
-    def two(p, i, n):  # type: ignore[no-untyped-def]
-        """The weights 64 i .. 64 i + 63 of a step; of a block behind the n-th those of the first."""
-        first, second = 2 * i // per_block, (2 * i + 1) // per_block
-        first, second = (first if first < n else 0), (second if second < n else 0)
-        low = weights(p + first * nbytes, 2 * i % per_block)
-        return join_i8x32(low, weights(p + second * nbytes, (2 * i + 1) % per_block))
+    two = _in_blocks(pairs, block, nbytes) if pairs else _from_halves(weights, block, nbytes)
 
     @inline
     def unpack(p):  # type: ignore[no-untyped-def]
@@ -121,6 +123,32 @@ def _row(key: str, weights: Function, scales: Function, offsets: Function | None
         return sum_f32x16(a) - sum_f32x16(m) if has_offset else sum_f32x16(a)
 
     return Row(unpack, fold, finish, unpack_tail if has_tail else None)
+
+
+def _from_halves(weights: Function, block: int, nbytes: int) -> Function:
+    """``f(p, i, n)``: the weights 64 i .. 64 i + 63 of a step; of a block behind the n-th those of the first."""
+    per_block = block // 32
+
+    @inline
+    def two(p, i, n):  # type: ignore[no-untyped-def]
+        first, second = 2 * i // per_block, (2 * i + 1) // per_block
+        first, second = (first if first < n else 0), (second if second < n else 0)
+        low = weights(p + first * nbytes, 2 * i % per_block)
+        return join_i8x32(low, weights(p + second * nbytes, (2 * i + 1) % per_block))
+
+    return two
+
+
+def _in_blocks(pairs: Function, block: int, nbytes: int) -> Function:
+    """The same from 64 weights at a time."""
+    per_block = block // 64
+
+    @inline
+    def two(p, i, n):  # type: ignore[no-untyped-def]
+        which = i // per_block
+        return pairs(p + (which if which < n else 0) * nbytes, i % per_block)
+
+    return two
 
 
 def _over_blocks(values: Function, block: int, nbytes: int) -> Function:
