@@ -14,21 +14,27 @@ from llmgen.errors import Interrupted, LLMGenError
 
 
 def guess(speculation: Speculation, states: Sequence[RequestState], watchdog: Watchdog) -> None:
-    """Give each of these requests its guesses for the next run; all share the tokens that a run takes."""
-    share = MOST_GUESSES // len(states) - 1
+    """Give each of these requests its guesses for the next run.
+
+    All share the tokens that a run takes.  Who comes first changes from run to run; what one leaves, the next may take.
+    """
+    left = MOST_GUESSES - len(states)
     extra = speculation.config.extra_token
     questions: list[tuple[RequestState, Question]] = []
-    for state in states:
+    for i, state in enumerate(speculation.in_turn(states)):
         state.guesses = []
-        most = state.most_guesses(share)
+        most = state.most_guesses(-(-left // (len(states) - i)))
         if state.speculator is None or most < 1:
             continue
         most += not extra  # the last one is only compared
         state.guesses = state.speculator.look_up(state.sequence.tokens, most, len(states))
-        if not state.guesses:
+        n = len(state.guesses)
+        if not n:
             question = state.speculator.question(state.completion, state.sequence.tokens, most, len(states))
             if question:
                 questions.append((state, question))
+                n = question.n
+        left -= max(0, n - (not extra))
     if questions:
         _ask(speculation, questions, watchdog)
     if not extra:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from llmgen.engine.completion import Completion
 from llmgen.engine.speculation.config import SpeculativeConfig
@@ -14,6 +14,8 @@ from llmgen.engine.speculation.lookup import LookupIndex
 from llmgen.engine.speculation.pace import Pace
 from llmgen.engine.speculation.stats import SpeculationStats
 from llmgen.sampling.rejection import Guess
+
+State = TypeVar("State")
 
 _DRAFT = 0
 """The kind of the draft's guesses; those of a lookup have the number of bits of the match's length."""
@@ -147,10 +149,17 @@ class Speculation:
         self.config = config
         self.draft = draft
         self.costs = StepCosts(draft_share if draft else 0.0)
+        self._turn = 0
 
     def speculator(self) -> Speculator:
         """For a new sequence."""
         return Speculator(self)
+
+    def in_turn(self, states: Sequence[State]) -> list[State]:
+        """The same, another one first each time."""
+        self._turn += 1
+        first = self._turn % len(states)
+        return [*states[first:], *states[:first]]
 
     def ask_draft(self, questions: Sequence[Question], run: Callable[..., Any]) -> float:
         """Have the draft model answer; returns how many seconds that took."""

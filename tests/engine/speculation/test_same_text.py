@@ -292,3 +292,20 @@ def test_a_batch(guesser):
             assert answer.result.finish_detail == alone.finish_detail
         sequences = model.sequences + (draft.sequences if draft else [])
         assert all(seq.closed for seq in sequences)
+
+
+@pytest.mark.parametrize("slots", [3, 5, 7])
+@pytest.mark.parametrize("extra_token", [True, False])
+def test_answers_of_a_batch_take_turns_with_what_a_run_has_left(slots, extra_token):
+    """Every answer gets guesses, and no run has more than eight tokens."""
+    params = SamplingParams(temp=0.0, max_tokens=40, ignore_eos=True)
+    prompts = [[*range(i, i + 8)] * 2 for i in range(slots)]
+    expected = [session(Repeating()).generate(prompt, params).token_ids for prompt in prompts]
+    model = Repeating()
+    guessing = speculation(adaptive=False, k=7, extra_token=extra_token)
+    batch = Batch(model, FakeTokenizer(), slots=slots, speculation=guessing)
+    requests = [Request(prompt, params, i) for i, prompt in enumerate(prompts)]
+    found = {answer.request.key: answer.result for answer in batch.run(requests)}
+    assert [found[i].token_ids for i in range(slots)] == expected
+    assert all(found[i].speculation.accepted > 3 for i in range(slots))
+    assert max(n for kind, n in model.calls if kind == "decode") == 8
