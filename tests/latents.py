@@ -178,6 +178,45 @@ def _hy_v4(n_chosen: int) -> Variant:
     return name, variant
 
 
+def _pooled(n_chosen: int) -> Variant:
+    """Latent attention with an indexer, delta attention, and latent attention that shares the choice."""
+    attention = {
+        "attn_q_b.weight": [512, 384],
+        "attn_k_b.weight": [192, 512, 2],
+        "attn_v_b.weight": [512, 128, 2],
+        "attn_output.weight": [256, 128],
+    }
+    norms = {f"attn_{part}.weight": [n] for part, n in (("norm", 128), ("q_a_norm", 512), ("kv_a_norm", 512))}
+    streams = {
+        f"hc_{part}_{end}": n for part in ("attn", "ffn") for end, n in (("base", [24]), ("scale", [3]))
+    }
+    streams |= {f"hc_{part}_fn": [512, 24] for part in ("attn", "ffn")}
+    matrices = {"attn_q_a.weight": [128, 512], "attn_kv_a_mqa.weight": [128, 512]}
+    dense = {"norm": [128], "gate_inp": [128, 2], "gate_shexp": [128, 192], "up_shexp": [128, 192]}
+    dense |= {"down_shexp": [192, 128], "gate_exps": [128, 192, 2], "up_exps": [128, 192, 2]}
+    dense |= {"down_exps": [192, 128, 2]}
+    last = {**attention, **norms, **matrices, **{f"{name}.weight": shape for name, shape in streams.items()}}
+    last |= {f"ffn_{name}.weight": shape for name, shape in dense.items()} | {"exp_probs_b.bias": [2]}
+    delta: dict[str, list[int]] = {"ssm_a": [2], "ssm_dt.bias": [256], "ssm_beta.weight": [128, 2]}
+    delta |= {f"attn_{part}.weight": [128, 256] for part in "qkv"} | {"attn_output.weight": [256, 128]}
+    delta |= {f"attn_{part}.bias": [256] for part in "qkv"}
+    delta |= {f"ssm_conv1d_{part}.weight": [4, 1, 256] for part in "qkv"}
+    delta |= {f"ssm_{part}_b.weight": [128, 256] for part in "fg"}
+    layers = {0: attention, 1: delta, 2: last}
+    return "glm5-next-moe", {
+        "set_keys": {
+            "block_count": ("UINT32", 3),
+            "attention.head_count": ("UINT32", 2),
+            "attention.head_count_kv": (["ARRAY", "UINT32"], [1, 0, 1]),
+            "attention.indexer.types": (["ARRAY", "UINT32"], [1, 1, 0]),
+            "attention.indexer.top_k": ("UINT32", n_chosen),
+            "swiglu_clamp_exp": (["ARRAY", "FLOAT32"], [0.5] * 3),
+            "swiglu_clamp_shexp": (["ARRAY", "FLOAT32"], [0.7] * 3),
+        },
+        "reshape": {f"blk.{i}.{name}": shape for i, layer in layers.items() for name, shape in layer.items()},
+    }
+
+
 LATENTS: dict[str, Variant] = {
     "minicpm3-heads": _minicpm3(n_heads=3, nope=32, n_rot=16, value_dim=48, rank=96),
     "minicpm3-many-heads": _minicpm3(n_heads=20, nope=24, n_rot=10, value_dim=24, rank=40),
@@ -192,6 +231,7 @@ LATENTS: dict[str, Variant] = {
     "dots3note-few-keys": _windowed(12),
     "hy_v4-few-keys": _hy_v4(9),
     "hy_v4-no-indexer": _hy_v4(0),
+    "glm5-next-few-pools": _pooled(12),
     "mistral4-yarn": _deepseek("mistral4", **_YARN),
     "mistral4-temperature": _deepseek("mistral4", **_YARN, **_TEMPERATURE),
 }

@@ -153,7 +153,7 @@ class Ops(Protocol):
         into: StateHandle,
         *,
         offsets: Vector | None = None,
-        norm: Vector,
+        norm: Vector | None,
         eps: float,
         rope: Rope,
     ) -> None:
@@ -161,11 +161,15 @@ class Ops(Protocol):
 
         A summary is a sum of x over the tokens of a stretch: the i-th is weighted, value by value, by the
         softmax over the stretch of scores + offsets[i]; without scores it is their mean.  Then it is normed
-        (``rms_norm``), and rotated by the position of the first token.
+        (``rms_norm``) unless ``norm`` is None, and rotated by the position of the first token.
         x and scores are as wide as a summary, or twice as wide: then the first half counts for the
         stretch behind the token's own, and a summary covers two stretches (DeepSeek V4).  offsets:
         [every, x.n].  state: ``sums``; into: a ``KV`` state of one head, as keys, or a ``Contents`` state.
         """
+
+    def stretch_tokens(self, chosen: ChosenKeys, state: StateHandle) -> ChosenKeys:
+        """The tokens of the stretches that were chosen in a state of their summaries, and those behind the last
+        whole stretch."""
 
     def attend_contents(
         self,

@@ -40,7 +40,7 @@ class StretchRecorder(LatentRecorder, RecurrentRecorder):
         into: PlacedKV | PlacedContents,
         *,
         offsets: Vector | None = None,
-        norm: Vector,
+        norm: Vector | None,
         eps: float,
         rope: Rope,
     ) -> None:
@@ -48,7 +48,8 @@ class StretchRecorder(LatentRecorder, RecurrentRecorder):
         assert kept is not None
         block = self._stretches(kept.every)
         rows = self._sums(x, scores, state, kept.every, offsets, block)
-        rows = self.rope(self.rms_norm(rows, norm, eps), 1, rope)
+        rows = rows if norm is None else self.rms_norm(rows, norm, eps)
+        rows = self.rope(rows, 1, rope)
         first, last = self._head_range(1)
         partition = self._head_partition(1)
         part, at = ("values", kept.value_offset) if kept.value_dim else ("keys", kept.key_offset)
@@ -117,6 +118,13 @@ class StretchRecorder(LatentRecorder, RecurrentRecorder):
             return super()._keys_seen(state)
         block = self._stretches(state.every)
         return [(block, EVERYTHING, False)], {"control": _control(block, LAST)}
+
+    def stretch_tokens(self, chosen: Value, state: PlacedKV) -> Value:
+        most = chosen.stride // 8 * state.every
+        out = Value(0, -(-(1 + most) // 8) * 64, self.max_tokens, False, ("tokens", state.key_offset))
+        accesses: list[Access] = [(chosen, EVERYTHING, False), (out, EVERYTHING, True)]
+        self.emit("stretches:tokens", accesses, every=state.every, chosen=chosen, out=out)
+        return out
 
     def attend_contents(
         self,

@@ -216,7 +216,7 @@ class NumpyOps:
         into: KVState,
         *,
         offsets: Vector | None = None,
-        norm: Vector,
+        norm: Vector | None,
         eps: float,
         rope: Rope,
     ) -> None:
@@ -225,7 +225,7 @@ class NumpyOps:
         if offsets is not None:
             weights = weights + offsets.values.reshape(every, -1)[self._positions % every].astype(x.x.dtype)
         rows, state.values = functions.summaries(x.x, weights, self._positions, every, state.values)
-        rows = functions.rms_norm(rows, norm.values, eps)[:, None]
+        rows = (rows if norm is None else functions.rms_norm(rows, norm.values, eps))[:, None]
         first = (self._position // every) * every
         angles = rope.rows(first, first + len(rows) * every, x.x.dtype)[::every]
         rows = functions.rotate(rows, angles, rope.neox, rope.first)
@@ -235,6 +235,18 @@ class NumpyOps:
             into.summaries = np.concatenate([into.summaries, rows[:, 0]])
         else:
             into.k = np.concatenate([into.k, rows])
+
+    def stretch_tokens(self, chosen: list[list[Array]], state: KVState) -> list[list[Array]]:
+        every = state.spec.every
+        return [
+            [
+                np.concatenate(
+                    [(numbers[:, None] * every + np.arange(every)).reshape(-1)]
+                    + [np.arange((position + 1) // every * every, position + 1)]
+                )
+            ]
+            for (numbers,), position in zip(chosen, self._positions, strict=True)
+        ]
 
     def attend_contents(
         self,

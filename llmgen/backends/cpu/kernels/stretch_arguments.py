@@ -70,4 +70,17 @@ class Seen(NamedTuple):
     control: Any
 
 
-TABLES.update({"stretches:count": Count, "stretches:sums": Sums, "stretches:seen": Seen})
+class Tokens(NamedTuple):
+    """stretches:tokens: the tokens of chosen stretches and those behind the last whole one, as ``ChooseKeys.out``."""
+
+    every: Any
+    chosen: Any  # ChooseKeys.out
+    chosen_stride: Any
+    out: Any
+    out_stride: Any
+    control: Any
+
+
+TABLES.update(
+    {"stretches:count": Count, "stretches:sums": Sums, "stretches:seen": Seen, "stretches:tokens": Tokens}
+)

@@ -28,9 +28,18 @@ from llmgen.backends.cpu.kernels.simd import (
     store_i64,
     zero_f32x16,
 )
-from llmgen.backends.cpu.kernels.stretch_arguments import ARRAYS, FIRST, LAST, NUMBER, Count, Seen, Sums
+from llmgen.backends.cpu.kernels.stretch_arguments import (
+    ARRAYS,
+    FIRST,
+    LAST,
+    NUMBER,
+    Count,
+    Seen,
+    Sums,
+    Tokens,
+)
 
-count_at, at, seen_at = places(Count), places(Sums), places(Seen)
+count_at, at, seen_at, tokens_at = places(Count), places(Sums), places(Seen), places(Tokens)
 
 
 @step
@@ -162,4 +171,25 @@ def seen(args: int, thread: int, n_threads: int) -> None:
             for j in range((position + 1) // every):
                 store_i64(place, kept + j)
                 place += 8
+        store_i64(out, (place - out) // 8 - 1)
+
+
+@step
+def tokens(args: int, thread: int, n_threads: int) -> None:
+    """The tokens of the stretches that each token has chosen, in their order; each thread takes whole tokens."""
+    control, every = arg(args, tokens_at.control), arg(args, tokens_at.every)
+    begin, end = share(control_field(control, CONTROL_TOKENS), thread, n_threads)
+    for t in range(begin, end):
+        n_tokens = load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t) + 1
+        chosen = arg(args, tokens_at.chosen) + t * arg(args, tokens_at.chosen_stride)
+        out = arg(args, tokens_at.out) + t * arg(args, tokens_at.out_stride)
+        place = out + 8
+        for i in range(load_i64(chosen)):
+            first = load_i64(chosen + 8 + 8 * i) * every
+            for j in range(every):
+                store_i64(place + 8 * j, first + j)
+            place += 8 * every
+        for j in range(n_tokens // every * every, n_tokens):
+            store_i64(place, j)
+            place += 8
         store_i64(out, (place - out) // 8 - 1)

@@ -18,7 +18,7 @@ POSITIONS, SEQUENCES = FIELDS["positions"], FIELDS["sequences"]
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    require(["stretches:count", "stretches:sums", "stretches:seen"])
+    require([f"stretches:{name}" for name in ("count", "sums", "seen", "tokens")])
 
 
 def counted(control: ControlBlock, every: int, n_tokens: int) -> dict[int, tuple[list[int], list[int]]]:
@@ -167,3 +167,25 @@ def test_a_token_sees_the_last_ones_and_whole_stretches() -> None:
     chosen = aligned((1, 8), np.int64)
     chosen[0, :3] = [2, 5, 7]
     assert listed([40], 1, 64, 4, chosen) == [[40, 69, 71]]
+
+
+def test_the_tokens_of_chosen_stretches() -> None:
+    chosen = aligned((4, 8), np.int64)
+    chosen[:, :3] = [[0, -9, -9], [1, 0, -9], [1, 1, -9], [2, 0, 2]]
+    positions = [2, 3, 8, 13]
+    for n_threads in (1, 3):
+        out = aligned((4, 16), np.int64, -9)
+        for thread in range(n_threads):
+            step(
+                "stretches:tokens",
+                thread,
+                n_threads,
+                every=4,
+                chosen=chosen,
+                chosen_stride=chosen.strides[0],
+                out=out,
+                out_stride=out.strides[0],
+                control=ControlBlock(4, positions=positions),
+            )
+        found = [row[1 : 1 + row[0]].tolist() for row in out]
+        assert found == [[0, 1, 2], [0, 1, 2, 3], [4, 5, 6, 7, 8], [0, 1, 2, 3, 8, 9, 10, 11, 12, 13]]
