@@ -222,6 +222,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2-attn-factor": ("olmo2", {"set_keys": {"rope.scaling.attn_factor": ("FLOAT32", 1.3)}}),
     "olmo2-no-window": ("olmo2", {"drop_keys": ("attention.sliding_window",)}),
     **LATENTS,
+    "minimax-m3-few-blocks": _sparse(4, 5, 1),
+    "minimax-m3-wide-blocks": _sparse(24, 2, 2),
     "qwen4exp-ngrams": (  # up to five tokens, of which one ends what came before; products beyond 64 bits
         "qwen4exp-moe",
         {
