@@ -10,10 +10,46 @@ Layouts (ggml-common.h and ggml-quants.c of ggml):
 
 from __future__ import annotations
 
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants.scaled import scaled
 from llmgen.backends.cpu.kernels.quants.vectors import fields, masked, shift_right
-from llmgen.backends.cpu.kernels.simd import constant, i32x16, load_f16, load_i8x32, splat, to_float
+from llmgen.backends.cpu.kernels.simd import (
+    binary,
+    constant,
+    i8x64,
+    i32x16,
+    i64x8,
+    load_f16,
+    load_i8x32,
+    repeat_i8x32,
+    splat,
+    splat_value,
+    to_float,
+)
+
+
+def _halves(more: int, mask: int, left: int = 0) -> Any:
+    """``f(v, n)``: 64 bytes shifted right by n, the upper 32 by ``more`` bits more, and masked.
+
+    With ``left`` they are shifted to the left instead, by so many bits, the upper ones by ``more`` less.
+    """
+    kind = i64x8.llvm
+
+    def emit(b: Any, v: Any, n: Any) -> Any:
+        v = b.bitcast(v, kind)
+        if left:
+            shifted = b.shl(v, ir.Constant(kind, [left] * 4 + [left - more] * 4))
+        else:
+            shifted = b.lshr(v, b.add(splat_value(b, n, kind), ir.Constant(kind, [0] * 4 + [more] * 4)))
+        return b.and_(b.bitcast(shifted, i8x64.llvm), ir.Constant(i8x64.llvm, [mask] * 64))
+
+    return binary(i8x64, types.int64, i8x64, emit)
+
 
 two_bits, third_bit = masked(3), masked(1, 2)
 
@@ -63,4 +99,16 @@ def _q3_scales(p):  # type: ignore[no-untyped-def]
     return to_float(packed) * splat(load_f16(p + 108))
 
 
-Q3_K = scaled("q3_k", _q3_weights, _q3_scales, zero=4)
+_pair_halves, _third_halves, _first_thirds = _halves(2, 3), _halves(1, 4), _halves(1, 4, left=2)
+
+
+@inline
+def _q3_pairs(p, i):  # type: ignore[no-untyped-def]
+    low = _pair_halves(repeat_i8x32(load_i8x32(p + 32 + 32 * (i >> 1))), 4 * (i & 1))
+    thirds = repeat_i8x32(load_i8x32(p))
+    if i == 0:
+        return low | _first_thirds(thirds, 0)
+    return low | _third_halves(thirds, 2 * i - 2)
+
+
+Q3_K = scaled("q3_k", _q3_weights, _q3_scales, zero=4, pairs=_q3_pairs)
