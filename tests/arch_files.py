@@ -18,7 +18,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _SEED = 1
 
 
-def build_file(spec: dict[str, Any], path: Path, type_name: str) -> None:
+def build_file(spec: dict[str, Any], path: Path, type_name: str, seed: int = _SEED) -> None:
     """Write the model of a spec with its matrices in a type ("f32", "f16", "q8_0" ...)."""
     import gguf
 
@@ -33,7 +33,7 @@ def build_file(spec: dict[str, Any], path: Path, type_name: str) -> None:
             writer.add_key_value(key, value, array, sub_type=gguf.GGUFValueType[kind[1]])
     qtype = gguf.GGMLQuantizationType[type_name.upper()]
     for name, shape in spec["tensors"]:
-        _add_tensor(writer, name, weights(name, shape), qtype)
+        _add_tensor(writer, name, weights(name, shape, seed), qtype)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -62,9 +62,9 @@ def _fits(values: np.ndarray, qtype: Any) -> bool:
     return bool(values.shape[-1] % gguf.GGML_QUANT_SIZES[qtype][0] == 0)
 
 
-def weights(name: str, shape: list[int]) -> np.ndarray:
+def weights(name: str, shape: list[int], seed: int = _SEED) -> np.ndarray:
     """A tensor's values in numpy's order of dimensions, float32 of magnitudes that suit its role; int32 for a table."""
-    u = _uniform(name, math.prod(shape))
+    u = _uniform(name, math.prod(shape), seed)
     leaf = name.removesuffix(".weight").split(".")[-1]
     if leaf == "ffn_gate_tid2eid":  # some of eight experts for each token
         first = (4 * (u.reshape(shape[::-1])[:, :1] + 1)).astype(np.int32)
@@ -84,13 +84,13 @@ def weights(name: str, shape: list[int]) -> np.ndarray:
     return values.astype(np.float32).reshape(shape[::-1])
 
 
-def _uniform(name: str, count: int) -> np.ndarray:
+def _uniform(name: str, count: int, seed: int) -> np.ndarray:
     """float32 [count] in [-1, 1): splitmix64 of a name's FNV-1a hash and the index."""
     base = 0xCBF29CE484222325
     for byte in name.encode():
         base = ((base ^ byte) * 0x100000001B3) & _MASK
     z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
-    z += np.uint64((base + _SEED * _GOLDEN) & _MASK)
+    z += np.uint64((base + seed * _GOLDEN) & _MASK)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)

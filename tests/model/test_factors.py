@@ -46,13 +46,15 @@ def test_a_factor_is_that_of_all_weights(
     spec = read_spec(name)
     build_file(spec, plain := tmp_path / "plain.gguf", "f32")
     monkeypatch.setattr(
-        arch_files, "weights", lambda n, shape: weights(n, shape) * (2 if is_chosen(n) else 1)
+        arch_files, "weights", lambda n, shape, seed: weights(n, shape) * (2 if is_chosen(n) else 1)
     )
     build_file(spec, doubled := tmp_path / "doubled.gguf", "f32")
     monkeypatch.setattr(
         arch_files,
         "weights",
-        lambda n, shape: np.full(shape[::-1], 2, np.float32) if n.endswith(".scale") else weights(n, shape),
+        lambda n, shape, seed: (
+            np.full(shape[::-1], 2, np.float32) if n.endswith(".scale") else weights(n, shape)
+        ),
     )
     spec["tensors"] += [
         [n.replace(".weight", ".scale"), [shape[-1] if "_exps" in n else 1]]
