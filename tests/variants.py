@@ -363,6 +363,17 @@ def deepseek4_long() -> tuple[Path, np.ndarray, np.ndarray]:
     return path, tokens, reference("deepseek4-long")[1]
 
 
+def qwen4exp_few_keys() -> tuple[Path, np.ndarray, np.ndarray]:
+    """A file whose indexer leaves keys out, 90 tokens int32, and llama.cpp's logits float32 [2, 128] after two of them.
+
+    These are the 83rd and the 87th, which take as many keys as they may without a part of a group.
+    """
+    keys = {"attention.indexer.top_k": ("UINT32", 20), **YARN}
+    path = build_variant("qwen4exp-moe", "few-keys", set_keys=keys)
+    tokens = np.random.default_rng(4).integers(0, 128, 90).astype(np.int32)
+    return path, tokens, reference("qwen4exp-few-keys")[1]
+
+
 def build(name: str) -> Path:
     """The file of one of VARIANTS or BY_WAYS, built on first use."""
     spec, arguments = (VARIANTS | BY_WAYS)[name]

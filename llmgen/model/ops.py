@@ -98,14 +98,14 @@ class Ops(Protocol):
         cap: float = 0.0,
         slopes: np.ndarray | None = None,
         sinks: Vector | None = None,
-        chosen: ChosenBlocks | None = None,
+        chosen: ChosenBlocks | ChosenKeys | None = None,
     ) -> Value:
         """softmax(q k^T) v over a ``KV`` state, within its window: [tokens, n_heads * value_dim].
 
         q is already scaled.  cap: scores become cap * tanh(score / cap); 0: unchanged.
         slopes, float32 [n_heads]: a score is reduced by its head's slope for each position of
         distance.  sinks [n_heads]: one more score for each head, whose value is zero.
-        chosen: the blocks that a token sees of a state without a window, with no slopes.
+        chosen: the blocks that a token sees of a state without a window, with no slopes; or the keys, for all heads.
         """
 
     def attend_latent(
@@ -125,14 +125,16 @@ class Ops(Protocol):
         ``attend``; chosen: the keys that a token sees.  Returns [tokens, n_heads * content_dim].
         """
 
-    def choose_keys(self, q: Value, weights: Value, state: StateHandle, n_heads: int, k: int) -> ChosenKeys:
+    def choose_keys(
+        self, q: Value, weights: Value | Vector, state: StateHandle, n_heads: int, k: int
+    ) -> ChosenKeys:
         """The k keys in a ``KV`` state with the largest scores for each token, or all of no more.
 
         Of keys that several tokens share it chooses among those of whole stretches up to the token.
 
         The score of a key is the sum over heads of weights[head] * max(0, q[head] . key) (DeepSeek
         V3.2's lightning indexer); of equal ones the earlier comes first.  q [tokens, n_heads *
-        key_dim], weights [tokens, n_heads].
+        key_dim], weights [tokens, n_heads], or a vector for all tokens.
         """
 
     def choose_blocks(

@@ -67,6 +67,11 @@ def test_summaries_and_which_of_them_are_chosen() -> None:
     assert nmse(logits(path, tokens, n_past=298), expected) < 1e-10
 
 
+def test_groups_of_keys_that_are_chosen_by_their_mean() -> None:
+    path, tokens, expected = variants.qwen4exp_few_keys()
+    assert nmse(logits(path, tokens)[[82, 86]], expected) < 1e-11
+
+
 def test_past_tokens_are_context_only() -> None:
     tokens, _ = reference("gemma2-dense")
     path = build_arch("gemma2-dense")

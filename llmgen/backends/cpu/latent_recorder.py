@@ -87,24 +87,29 @@ class LatentRecorder(Recorder):
             **({"chosen": 0, "chosen_stride": 0} if chosen is None else {"chosen": chosen}),
         )
 
-    def choose_keys(self, q: Value, weights: Value, state: PlacedKV, n_heads: int, k: int) -> Value:
+    def choose_keys(self, q: Value, weights: Value | Vector, state: PlacedKV, n_heads: int, k: int) -> Value:
         groups = -(-self.n_ctx // KEY_GROUP)
         units = ("key scores", state.key_offset)
         scores = Value(0, 4 * KEY_GROUP * groups, self.max_tokens, False, units)
         scratch = self.scratch(4 * KEY_GROUP * state.key_dim)
         seen, control = self._keys_seen(state)
+        factors: dict[str, Any] = {"weights": weights}
+        reads: list[Access] = [(q, EVERYTHING, False)]
+        if isinstance(weights, Value):
+            reads.append((weights, EVERYTHING, False))
+        else:
+            factors = {"weights": self.binding.vector(weights), "weights_stride": 0}
         self.emit(
             f"indexer:scores_{state.keys.key}",
             [
                 *seen,
-                (q, EVERYTHING, False),
-                (weights, EVERYTHING, False),
+                *reads,
                 (self._cache_written, EVERYTHING, False),
                 (scores, units, True),
                 (scratch, EVERYTHING, True),
             ],
             q=q,
-            weights=weights,
+            **factors,
             heads=n_heads,
             key_dim=state.key_dim,
             k_at=state.key_offset,

@@ -36,10 +36,12 @@ class SparseRecorder(Recorder):
         cap: float = 0.0,
         slopes: np.ndarray | None = None,
         sinks: Vector | None = None,
-        chosen: ChosenBlocks | None = None,
+        chosen: ChosenBlocks | Value | None = None,
     ) -> Value:
         if chosen is None:
             return super().attend(q, state, n_heads, cap, slopes, sinks)
+        if isinstance(chosen, Value):  # keys are blocks of one, the same for all heads
+            chosen = ChosenBlocks(chosen, block=1, head_stride=0)
         assert slopes is None
         assert state.causal
         partition = ("sparse", state.key_offset)

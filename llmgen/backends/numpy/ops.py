@@ -160,7 +160,7 @@ class NumpyOps:
             cap=cap,
             slopes=slopes,
             sinks=None if sinks is None else sinks.values,
-            chosen=chosen,
+            chosen=None if chosen is None else [own * (state.spec.n_heads // len(own)) for own in chosen],
         )
         return self._flat(attended)
 
@@ -189,13 +189,14 @@ class NumpyOps:
         return self._flat(attended)
 
     def choose_keys(
-        self, q: Value, weights: Value, state: KVState, n_heads: int, k: int
+        self, q: Value, weights: Value | Vector, state: KVState, n_heads: int, k: int
     ) -> list[list[Array]]:
         queries, keys = self._heads(q, n_heads), state.k[:, 0]
+        factors = np.ones((len(q.x), 1)) * self._second(weights)
         chosen = []
         for i, position in enumerate(self._positions):
             n_keys = (position + 1) // state.spec.every
-            scores = weights.x[i] @ functions.relu(queries[i] @ keys[:n_keys].T)
+            scores = factors[i] @ functions.relu(queries[i] @ keys[:n_keys].T)
             chosen.append([np.sort(np.argsort(-scores, kind="stable")[:k])])
         return chosen
 

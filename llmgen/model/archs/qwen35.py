@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -47,8 +48,15 @@ class DeltaHybrid(DraftLayers, Hybrid):
             return self.mixer(b, w, x, layer, state)
         q, gate = self.queries_and_gates(b, w, x, layer)
         k, v = self.keys_and_values(b, w, x, layer)
-        a = self.attend(b, w, (q, k, v), layer, state[0], rope, **self.scores(b, w, layer))
+        seen = self.keys_seen(b, w, x, layer, state, rope)
+        a = self.attend(b, w, (q, k, v), layer, state[0], rope, **self.scores(b, w, layer), **seen)
         return self.attention_output(b, w, b.gated(gate, a, "sigmoid"), layer)
+
+    def keys_seen(
+        self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle], rope: Rope
+    ) -> dict[str, Any]:
+        """Which keys a layer attends to, if not all: arguments of ``attend``."""
+        return {}
 
     def queries_and_gates(self, b: Ops, w: Weights, x: Value, layer: int) -> tuple[Value, Value]:
         """Normed queries, and what their results are gated with."""

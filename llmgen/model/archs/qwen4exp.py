@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
-from llmgen.errors import UsageError
 from llmgen.model.archs import architecture
 from llmgen.model.archs.qwen35 import Qwen35MoE
 from llmgen.model.delta_net import DeltaNet
 from llmgen.model.hybrid import convolution_weights
 from llmgen.model.hyper_connections import Streams
-from llmgen.model.keys import MAX_CONTEXT, MAX_LAYERS, Keys
+from llmgen.model.keys import MAX_CONTEXT, MAX_HEADS, MAX_LAYERS, Keys
 from llmgen.model.ngrams import NGrams
 from llmgen.model.ops import Ops, StateHandle, Value
 from llmgen.model.rope import Rope
 from llmgen.model.state_space import MAX_TAPS
-from llmgen.model.states import Recurrent, State
+from llmgen.model.states import KV, Recurrent, State, sums
 from llmgen.model.weights import Vector, Weights
 
 
@@ -35,8 +34,8 @@ class Qwen4Exp(Streams, Qwen35MoE):
     """Qwen 3.5 with residuals of several streams, which are gated value by value and need no other norms; one layer
     brings in embeddings of the last tokens together.
 
-    In a context of more tokens than it chooses, an indexer chooses the keys of a token block by block; such a
-    context is refused.
+    In a context of more tokens than it chooses, an indexer chooses the keys of a token, some neighbours at a time, by
+    the mean of theirs. llama.cpp fills its number of keys up with some of a further group; here groups are whole.
     """
 
     models = "Qwen 4 Exp"
@@ -46,7 +45,10 @@ class Qwen4Exp(Streams, Qwen35MoE):
     """Values between the matrices of the streams' gates."""
     n_chosen: int
     """Keys that the indexer chooses."""
-    has_indexer: tuple[bool, ...]
+    n_indexer_heads: int
+    indexer_dim: int
+    every: tuple[int, ...]
+    """For each layer how many neighbours are chosen together; 0: all keys count."""
     ngram_layer: int
     """The layer with embeddings of several tokens, or -1."""
     ngrams: NGrams | None
@@ -65,13 +67,19 @@ class Qwen4Exp(Streams, Qwen35MoE):
             n_streams=keys.whole("hyper_connection.count", low=2, high=64),
             low_rank=keys.whole("hyper_connection.low_rank"),
             n_chosen=keys.whole("attention.indexer.top_k", high=MAX_CONTEXT),
-            has_indexer=tuple(n > 0 for n in keys.per_layer("attention.compress_ratios", n_layers, 0)),
+            n_indexer_heads=keys.whole("attention.indexer.head_count", high=MAX_HEADS),
+            indexer_dim=keys.whole("attention.indexer.key_length", high=MAX_HEADS),
+            every=keys.per_layer("attention.compress_ratios", n_layers, 0, high=64),
             ngram_layer=layers[0] if layers else -1,
             ngrams=NGrams.read(keys) if layers else None,
             ngram_dim=keys.whole("embedding_length_per_layer_input") if layers else 0,
             ngram_taps=keys.whole("ple.conv_kernel", low=2, high=MAX_TAPS) if layers else 0,
             **own,
         )
+        if model.n_rot > model.indexer_dim:
+            raise keys.refuse("attention.indexer.key_length", f"at least {model.n_rot} values")
+        if model.n_chosen < max(model.every):
+            raise keys.refuse("attention.indexer.top_k", f"at least {max(model.every)} keys")
         if layers and not model.recurrent[layers[0]]:
             raise keys.refuse("ple.layers", "a layer with a delta net")
         if model.ngrams and model.ngram_dim * model.ngrams.n_heads != model.n_embd:
@@ -123,6 +131,8 @@ class Qwen4Exp(Streams, Qwen35MoE):
 
     def layer_states(self, layer: int) -> list[State]:
         own = super().layer_states(layer)
+        if self.every[layer] and not self.is_recurrent(layer):
+            own += [KV(1, self.indexer_dim, 0, every=self.every[layer]), sums(self.indexer_dim)]
         if layer != self.ngram_layer or self.ngrams is None:
             return own
         n_before = (self.ngram_taps - 1) * self.ngrams.size
@@ -162,13 +172,19 @@ class Qwen4Exp(Streams, Qwen35MoE):
 
     # ---- attention ------------------------------------------------------------------
 
-    def attended(self, b: Ops, w: Weights, x: Value, layer: int, state: StateHandle, rope: Rope) -> Value:
-        if not self.is_recurrent(layer):
+    def keys_seen(
+        self, b: Ops, w: Weights, x: Value, layer: int, states: Sequence[StateHandle], rope: Rope
+    ) -> dict[str, Any]:
+        name, n, size = f"blk.{layer}.indexer.", self.n_indexer_heads, self.indexer_dim
+        if not self.every[layer] or b.n_ctx <= self.n_chosen:
             for part in ("q_proj", "k_proj", "q_norm", "k_norm"):
-                w.skip(f"blk.{layer}.indexer.{part}")
-            if self.has_indexer[layer] and b.n_ctx > self.n_chosen:
-                raise UsageError(
-                    f"the indexer of {self.architecture} chooses {self.n_chosen:,} keys, which llmgen does not do "
-                    f"yet; expected a context of no more, not of {b.n_ctx:,}; choose a smaller one (-c)"
-                )
-        return super().attended(b, w, x, layer, state, rope)
+                w.skip(f"{name}{part}")
+            return {}
+        _, keys, state = states
+        norm = w.vector(f"{name}k_norm", size)
+        key = b.linear(x, w.matrix(f"{name}k_proj", size, x.n))
+        b.summarize(key, None, state, keys, norm=norm, eps=self.norm_eps, rope=rope)
+        q = b.linear(x, w.matrix(f"{name}q_proj", n * size, x.n))
+        q = b.rope(b.head_rms_norm(q, w.vector(f"{name}q_norm", size), n, self.norm_eps), n, rope)
+        chosen = b.choose_keys(q, w.ones(n), keys, n, self.n_chosen // self.every[layer])
+        return {"chosen": b.stretch_tokens(chosen, keys)}

@@ -96,6 +96,18 @@ def test_summaries_and_which_of_them_are_chosen() -> None:
         assert nmse(in_chunks(model, seq, tokens, (7, 120, 64, 3))[-2:], expected) < LIMIT
 
 
+def test_groups_of_keys_that_are_chosen_by_their_mean() -> None:
+    path, tokens, expected = variants.qwen4exp_few_keys()
+    with engine(path, n_threads=2) as model:
+        seq = model.new_sequence()
+        rows = [in_chunks(model, seq, tokens[:60], UNEVEN), one_by_one(model, seq, tokens[60:])]
+        assert nmse(np.concatenate(rows)[[82, 86]], expected) < LIMIT
+        assert nmse(np.concatenate(rows), logits(path, tokens)) < LIMIT
+        seq.clear()
+        whole = model.prefill(seq, tokens.tolist(), logits="all")
+        np.testing.assert_array_equal(whole[:60], rows[0])
+
+
 def test_the_attention_factor_holds_for_local_layers_too() -> None:
     """Gemma 3's layers with a window are not stretched, but llama.cpp scales their rotations with the others'."""
     keys = {**variants.YARN, "rope.scaling.attn_factor": ("FLOAT32", 1.3)}
