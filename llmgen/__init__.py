@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         UsageError,
     )
+    from llmgen.model.decode_config import DecodeConfig
     from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
     from llmgen.tokenizer import ChatTemplate, Tokenizer
 
@@ -52,6 +53,7 @@ __all__ = [
     "ChatTemplate",
     "Constraint",
     "ContextFullError",
+    "DecodeConfig",
     "DownloadError",
     "GenerationEvent",
     "GenerationResult",
@@ -86,6 +88,7 @@ _NAMES_IN = {
         TemplateError TokenizerError UnsupportedModelError UsageError""",
     "llmgen.engine": """Answer Batch Beam Constraint GenerationEvent GenerationResult GenerationStream
         Processor Request Sampler SamplingParams Session SpeculationStats SpeculativeConfig Timings TokenLogprob""",
+    "llmgen.model.decode_config": "DecodeConfig",
     "llmgen.model.kv_config": "KVAutoConfig KVCacheConfig",
     "llmgen.tokenizer": "ChatTemplate Tokenizer",
 }

@@ -26,6 +26,7 @@ from llmgen.engine.stream import Callback, GenerationStream
 from llmgen.errors import LLMGenError
 from llmgen.gguf import GGUFFile, check_model
 from llmgen.model import archs
+from llmgen.model.decode_config import DecodeConfig
 from llmgen.model.decoder import Decoder
 from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
 from llmgen.sampling.params import SamplingParams, checked_params
@@ -34,6 +35,8 @@ from llmgen.tokenizer.model_text import ModelText
 
 KVType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "nf4", "fp32", "fp16", "q8", "q4", "auto"]
 """One kind for keys and values, or auto; a KVCacheConfig has one for each."""
+
+DecodePlanName = Literal["none", "auto", "fixed"]
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +79,7 @@ class LoadedModel:
         n_threads: int | None = None,
         kv_type: KVType | KVCacheConfig | KVAutoConfig = "f16",
         rope_scaling: str | None = None,
+        decode_plan: DecodePlanName | DecodeConfig = "auto",
         chat_template: str | PathLike[str] | ChatTemplate | None = None,
         params: SamplingParams | None = None,
         draft: str | PathLike[str] | None = None,
@@ -94,6 +98,7 @@ class LoadedModel:
         values apart as a :class:`KVCacheConfig`; ``"auto"`` or a :class:`KVAutoConfig` measures
         the model and chooses, see :attr:`kv_plan`.  ``rope_scaling``, such as ``"yarn:4"``, ``"linear:2"`` or
         ``"none"``, maps positions beyond the trained context into it, in place of the file's way.
+        ``decode_plan`` says how generated tokens attend to a long context, see :class:`DecodeConfig`.
         ``chat_template`` replaces the file's main one: a Jinja text, the path of a Jinja file, or the name of
         one of the file's further templates or of a built-in format.  ``params`` hold for every call that brings
         none.  ``draft``, the path or name of a smaller model with the same vocabulary, and ``lookup``
@@ -120,7 +125,11 @@ class LoadedModel:
                 *(file, lambda: text.working_tokenizer, n_ctx, n_threads, kv_type, kv_report, progress),
                 rope_scaling,
             )
-            self._model = Model.load(*(file, n_ctx, n_threads, kinds, progress), rope_scaling=rope_scaling)
+            self._model = Model.load(
+                *(file, n_ctx, n_threads, kinds, progress),
+                rope_scaling=rope_scaling,
+                decode_plan=decode_plan,
+            )
         except BaseException:
             self._finalizer()
             raise

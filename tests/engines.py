@@ -11,6 +11,7 @@ import numpy as np
 
 from llmgen.backends.cpu.model import Model
 from llmgen.gguf import GGUFFile
+from llmgen.model.decode_config import DecodeConfig
 from llmgen.model.kv_config import KVCacheConfig
 
 
@@ -22,10 +23,13 @@ def engine(
     kv_type: str | KVCacheConfig = "f32",
     n_ctx: int = 256,
     rope_scaling: str | None = None,
+    decode_plan: str | DecodeConfig = "auto",
 ) -> Iterator[Model]:
     """A loaded model, closed at the end together with its file."""
     with GGUFFile.open(path) as file:
-        model = Model.load(file, n_ctx=n_ctx, n_threads=n_threads, kv_type=kv_type, rope_scaling=rope_scaling)
+        model = Model.load(
+            *(file, n_ctx, n_threads, kv_type), rope_scaling=rope_scaling, decode_plan=decode_plan
+        )
         try:
             yield model
         finally:

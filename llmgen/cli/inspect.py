@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import EngineOptions, JsonOption, model_options
+from llmgen.cli.common.options import EngineOptions, JsonOption, file_options
 from llmgen.cli.terminal.output import count, facts, print_json, shorten, size, table
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _NAMED = 5
 """Tensors that are named where a list of them might be long."""
 
 
-@model_options
+@file_options
 def command(
     model: ModelArgument,
     tensors: Annotated[bool, typer.Option("--tensors", help="List the tensors too.")] = False,

@@ -9,13 +9,13 @@ import typer
 from llmgen import hub
 from llmgen.cli.common.loading import compiling
 from llmgen.cli.common.models import complete_model, model_path
-from llmgen.cli.common.options import EngineOptions, model_options
+from llmgen.cli.common.options import EngineOptions, file_options
 from llmgen.cli.terminal.output import note
 from llmgen.errors import LLMGenError, ModelFileError
 from llmgen.visible import visible
 
 
-@model_options
+@file_options
 def command(
     models: Annotated[
         list[str] | None,

@@ -5,7 +5,8 @@ The format, all numbers little-endian:
     8 bytes   b"LLMGENKV"
     uint32    version of the format (VERSION)
     uint32    bytes of the header
-    header    JSON: model (fingerprint), kv_type, n_ctx, rotations (Binding.rotations), n_tokens,
+    header    JSON: model (fingerprint), kv_type, n_ctx, rotations (Binding.rotations), local_window
+              (DecodePlan.local_window; 0 where it is not there), n_tokens,
               n_prompt (leading tokens that were computed as prompt), reached (Sequence.written),
               key_block, and layers: for each state its signature; for keys and values that is
               [kv heads, bytes of a head's keys per block, of its values, blocks kept]; and
@@ -52,10 +53,15 @@ _CHECKPOINTS = 2
 
 @dataclass(frozen=True)
 class Owner:
-    """What the states were computed by: a model, and how it rotates positions, which may depend on the context."""
+    """What the states were computed by.
+
+    A model; how it rotates positions, which may depend on the context; and of how many keys generated tokens
+    saw the last only (``DecodePlan.local_window``).
+    """
 
     fingerprint: str
     rotations: str
+    local_window: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ def save(path: Path, owner: Owner, seq: Cache, tokens: Sequence[int], n_prompt: 
             "kv_type": seq.layout.kv_type,
             "n_ctx": seq.n_ctx,
             "rotations": owner.rotations,
+            "local_window": owner.local_window,
             "n_tokens": seq.length,
             "n_prompt": n_prompt,
             "reached": seq.written,
@@ -178,6 +185,10 @@ def _read_header(path: Path, file: BinaryIO, digest: Any) -> dict[str, Any]:
     return dict(header)
 
 
+def _local(window: object) -> str:
+    return f"the last {shown(window)} keys and the first few" if window else "all keys"
+
+
 def _check(path: Path, header: dict[str, Any], owner: Owner, layout: StateLayout) -> None:
     """Refuse a file that does not fit this model and the options it was opened with."""
     if header["model"] != owner.fingerprint:
@@ -191,6 +202,13 @@ def _check(path: Path, header: dict[str, Any], owner: Owner, layout: StateLayout
             path,
             f"its keys were rotated for a context of {shown(header['n_ctx'])} tokens, and this run rotates "
             f"them otherwise, for one of {layout.n_ctx} (-c, --rope-scaling)",
+        )
+    local = header.get("local_window", 0)
+    if local != owner.local_window:
+        raise _refused(
+            path,
+            f"its generated tokens saw {_local(local)}, and those of this run see {_local(owner.local_window)} "
+            "(--decode-local-window)",
         )
     n, reached = header["n_tokens"], header["reached"]
     if not 1 <= n <= reached <= 1 << 40 or not 0 <= header["n_prompt"] <= n:

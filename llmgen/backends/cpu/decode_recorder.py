@@ -7,7 +7,7 @@ from typing import Any
 
 from llmgen.backends.cpu.binding import BoundMatrix
 from llmgen.backends.cpu.expert_recorder import ExpertRecorder, Part, Routing
-from llmgen.backends.cpu.kernels.kv import SCORE_BYTES
+from llmgen.backends.cpu.kernels.decode_plan import blocks_scratch
 from llmgen.backends.cpu.kernels.layout import (
     ACTIVATION_FORMATS,
     KEY_BLOCK,
@@ -226,7 +226,8 @@ class DecodeRecorder(ExpertRecorder, StretchRecorder, SparseRecorder, StreamReco
     def _attended(self, q: Value, state: PlacedKV, n_heads: int, scores: dict[str, Any]) -> Value:
         group = n_heads // state.n_heads
         states = self._row_states(state, group)
-        self._attend("blocks", q, state, group, scores, states, self.scratch(SCORE_BYTES))
+        scratch = self.scratch(blocks_scratch(group, state.key_dim, state.value_dim))
+        self._attend("blocks", q, state, group, scores, states, scratch)
         return self._merged(states, state, n_heads, group)
 
     def _row_states(self, state: PlacedKV, group: int) -> Value:

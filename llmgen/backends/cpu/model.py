@@ -30,11 +30,12 @@ from llmgen.backends.cpu.runtime.team import KERNELS, ThreadTeam
 from llmgen.backends.cpu.runtime.thread_policy import ThreadPolicy
 from llmgen.backends.cpu.runtime.threads import default_threads
 from llmgen.backends.cpu.sequence import Sequence
-from llmgen.backends.cpu.sizes import CHUNK, WHOLE, check_sizes, default_context, whole
+from llmgen.backends.cpu.sizes import CHUNK, WHOLE, check_local, check_sizes, default_context, whole
 from llmgen.backends.cpu.states import StateLayout
 from llmgen.errors import ContextFullError, Interrupted, LLMGenError, UsageError
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import check_all_read, read_model
+from llmgen.model.decode_config import DecodeConfig, DecodePlan
 from llmgen.model.decoder import Decoder
 from llmgen.model.fingerprint import fingerprint
 from llmgen.model.kv_config import KVCacheConfig
@@ -66,6 +67,7 @@ class Model:
         level: str | None,
         progress: Progress | None,
         beside: Model | None = None,
+        decode_plan: DecodePlan | None = None,
     ) -> None:
         self.config = config
         self.n_ctx, self.n_threads = n_ctx, n_threads
@@ -74,6 +76,8 @@ class Model:
         self._lock = threading.RLock()
         self._closed = self._closing = self._cancelled = False
         self._profile: Profile | None = None
+        self.decode_plan = decode_plan or DecodePlan()
+        """How generated tokens attend."""
         self.on_run: Callable[[Role, int, float], None] | None = None
         """Called after each run with what its tokens were, how many, and the seconds it took."""
         chunk = min(CHUNK if config.causal else WHOLE, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
@@ -86,17 +90,18 @@ class Model:
             self.max_outputs = chunk
         self._binding = Binding(n_ctx)
         self._control = Control(chunk)
-        decode = DecodeRecorder(self._binding, self._control.address)
+        decoded = DecodeRecorder(self._binding, self._control.address)
         prefill = PrefillRecorder(self._binding, self._control.address, chunk, self.max_outputs)
         self.weights = Weights(file)
-        for recorder in (decode, prefill):
+        for recorder in (decoded, prefill):
             config.forward(recorder, self.weights, self.layout.states)
         check_all_read(file, self.weights, config)
         check_stretchable(config, self._binding.stretchable)
+        check_local(self.decode_plan, self.layout, [step.kernel for step in decoded.steps])
         prefill.fuse_residuals()
         self._library = KernelLibrary.for_level(level)
         self._programs: dict[Role, Program] = {
-            "generated": Program(decode, ThreadPolicy(n_threads, per_run=True)),
+            "generated": Program(decoded, ThreadPolicy(n_threads, per_run=True)),
             "prompt": Program(prefill, ThreadPolicy(n_threads)),
         }
         needed = [name for program in self._programs.values() for name in program.plan.kernels]
@@ -116,6 +121,7 @@ class Model:
         level: str | None = None,
         beside: Model | None = None,
         rope_scaling: str | None = None,
+        decode_plan: str | DecodeConfig = "auto",
     ) -> Model:
         """Make a model ready to run.
 
@@ -125,7 +131,7 @@ class Model:
         progress: called while kernels are compiled; level: a kernel level below this CPU's best;
         beside: a model whose threads this one shares, and whose lock: only one of them runs at a
         time, and it is to be closed last; rope_scaling: how positions are scaled, as --rope-scaling says it,
-        by default as the file says.  The file must stay open until ``close``.
+        by default as the file says; decode_plan: how generated tokens attend.  The file must stay open until ``close``.
         Raises UnsupportedModelError, UsageError, KernelError.
         """
         kinds = KVCacheConfig.of(kv_type)
@@ -135,7 +141,8 @@ class Model:
             n_threads, level = beside.n_threads, beside.kernel_level
         n_threads = default_threads() if n_threads is None else whole("threads (n_threads)", n_threads)
         check_sizes(n_ctx, n_threads)
-        return cls(file, config, n_ctx, n_threads, kinds, level, progress, beside)
+        decode = DecodeConfig.of(decode_plan).resolved
+        return cls(file, config, n_ctx, n_threads, kinds, level, progress, beside, decode)
 
     # ---- facts ----------------------------------------------------------------------
 
@@ -178,7 +185,7 @@ class Model:
 
     @property
     def _cache_owner(self) -> cache_file.Owner:
-        return cache_file.Owner(self.fingerprint, self._binding.rotations())
+        return cache_file.Owner(self.fingerprint, self._binding.rotations(), self.decode_plan.local_window)
 
     def save_sequence(self, path: Path, seq: Sequence, tokens: Tokens[int], n_prompt: int) -> None:
         """Write a sequence to a file; see ``cache_file.save``."""
@@ -225,7 +232,9 @@ class Model:
                 for part, memory in zip(parts, memories, strict=True)
             ]
         )
-        self._binding.fill_rope(max(part.seq.length + len(part.ids) for part in parts))
+        longest = max(part.seq.length + len(part.ids) for part in parts)
+        self._control.plan(self.decode_plan.together_at(longest), self.decode_plan.local_window)
+        self._binding.fill_rope(longest)
         try:
             seconds = self._run(program, sum(len(part.ids) for part in parts))
         except BaseException:

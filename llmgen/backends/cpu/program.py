@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from llmgen.backends.cpu.kernels.decode_plan import CONTROL_WORDS, LOCAL, TOGETHER
 from llmgen.backends.cpu.kernels.layout import FIELDS, MAX_COLUMNS
 from llmgen.backends.cpu.memory import Arena
 from llmgen.backends.cpu.plan import Plan
@@ -13,11 +14,11 @@ from llmgen.backends.cpu.runtime.thread_policy import ThreadPolicy
 
 
 class Control:
-    """The control block of a run (kernels/layout.FIELDS) and the arrays it points to."""
+    """The control block of a run (kernels/layout.FIELDS and kernels/decode_plan) and the arrays it points to."""
 
     def __init__(self, max_tokens: int) -> None:
         size = max(max_tokens, MAX_COLUMNS)
-        self._fields = np.zeros(len(FIELDS), np.int64)
+        self._fields = np.zeros(CONTROL_WORDS, np.int64)
         self._ids, self._positions, self._ends, self._sequences, self._rows = (
             np.zeros(size, np.int64) for _ in range(5)
         )
@@ -30,6 +31,11 @@ class Control:
         ):
             self._fields[FIELDS[name]] = array.ctypes.data
         self.address = int(self._fields.ctypes.data)
+        self.plan(MAX_COLUMNS, 0)
+
+    def plan(self, together: int, local: int) -> None:
+        """Set how generated tokens attend, as kernels/decode_plan says it."""
+        self._fields[TOGETHER // 8], self._fields[LOCAL // 8] = together, local
 
     def fill(self, parts: list[tuple[np.ndarray, int, int, int]]) -> None:
         """Set the tokens of a run, part after part: ids, position of the first, address of the

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 
 from llmgen.backends.cpu.memory import available_bytes
-from llmgen.backends.cpu.states import StateLayout
+from llmgen.backends.cpu.states import UNBOUNDED, PlacedKV, StateLayout
 from llmgen.errors import UsageError, shown
+from llmgen.model.decode_config import DecodePlan
 from llmgen.model.decoder import Decoder
 from llmgen.model.keys import MAX_CONTEXT
 from llmgen.model.kv_config import KVCacheConfig
@@ -35,6 +37,19 @@ def check_sizes(n_ctx: int, n_threads: int) -> None:
         raise UsageError(f"the context is {shown(n_ctx)} tokens, expected 1 to {MAX_CONTEXT} (-c)")
     if not 1 <= n_threads <= _MAX_THREADS:
         raise UsageError(f"{shown(n_threads)} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
+
+
+def check_local(plan: DecodePlan, layout: StateLayout, kernels: Iterable[str]) -> None:
+    """Raises UsageError for a local window that some of a model's attention would not keep, or that would be idle."""
+    if not plan.local_window:
+        return
+    others = {name.partition(":")[0] for name in kernels} & {"latent", "sparse", "indexer"}
+    whole = any(isinstance(state, PlacedKV) and state.window == UNBOUNDED for state in layout.states)
+    if others or not whole:
+        what = f"{others.pop()} attention" if others else "no layer that sees all keys"
+        raise UsageError(
+            f"this model has {what}, on which a local window has no effect; leave --decode-local-window out"
+        )
 
 
 def default_context(config: Decoder, kinds: KVCacheConfig) -> int:

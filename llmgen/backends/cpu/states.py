@@ -12,14 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from llmgen.backends.cpu.kernels.decode_plan import UNBOUNDED
 from llmgen.backends.cpu.kernels.kv import TABLE, KVKind
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.errors import UsageError
 from llmgen.model.kv_config import KVCacheConfig
 from llmgen.model.states import KV, Contents, Latent, Recurrent, State
-
-UNBOUNDED = 1 << 40
-"""The window of a layer without one."""
 
 Span = tuple[int, int]
 """First byte and last + 1 in a sequence's memory."""

@@ -19,7 +19,7 @@ from llmgen.cli.common.config import configurable
 from llmgen.cli.common.endings import cut_by, cut_note
 from llmgen.cli.common.guessing import check_draft
 from llmgen.cli.common.interrupts import Stop, noted
-from llmgen.cli.common.loading import open_llm
+from llmgen.cli.common.loading import local_window, open_llm
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.options import EngineOptions, guessing_options, model_options, sampling_options
 from llmgen.cli.common.templates import SystemOption, TemplateOption, refuse_beside_raw, template_for_prompts
@@ -96,6 +96,8 @@ def command(
                 "model": f"{path.name} {llm.model.fingerprint[:16]}",
                 "ctx": llm.n_ctx,
                 "kv_type": llm.model.kv_type,
+                **({} if engine.rope_scaling is None else {"rope_scaling": engine.rope_scaling}),
+                **local_window(llm.model),
                 "raw": raw,
                 "system": system,
                 "template": None if chat is None else line_hash(chat.source.encode()),
@@ -180,7 +182,7 @@ class _Run:
             self._fail(line, answer.error, {} if answer.result is None else answer.result.as_dict())
             return
         assert answer.result is not None
-        found = {**identity(line), **answer.result.as_dict()}
+        found = {**identity(line), **answer.result.as_dict(), **local_window(self.llm.model)}
         if answer.result.finish_reason == "interrupted":
             self.sink.partial(line, found)
             return

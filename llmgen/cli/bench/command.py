@@ -14,9 +14,9 @@ from llmgen import hub
 from llmgen.cli.bench.report import Format, Report, report_for
 from llmgen.cli.common.config import configurable
 from llmgen.cli.common.guessing import check_draft, with_path
-from llmgen.cli.common.loading import compiling, in_use, measuring, warn_of_plan
+from llmgen.cli.common.loading import compiling, in_use, measuring, note_local_window, warn_of_plan
 from llmgen.cli.common.models import complete_model, model_path
-from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions, cache_options, guessing_options
+from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions, bench_options, guessing_options
 from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.progress import Bar
 from llmgen.engine.speculation.config import SpeculativeConfig
@@ -34,7 +34,7 @@ _PROMPT, _GENERATE = "512", "128"
 
 
 @configurable
-@cache_options
+@bench_options
 @guessing_options
 def command(
     model: Annotated[
@@ -244,9 +244,12 @@ class _Work:
             )
             started = time.perf_counter()
             model = Model.load(
-                *(file, self.plan.n_ctx, threads, kind, progress), rope_scaling=self.engine.rope_scaling
+                *(file, self.plan.n_ctx, threads, kind, progress),
+                rope_scaling=self.engine.rope_scaling,
+                decode_plan=self.engine.decode_plan or "auto",
             )
             load_s = time.perf_counter() - started
+        note_local_window(model)
         warn_of_plan(chosen)
         return model, load_s
 

@@ -16,6 +16,7 @@ from llmgen.cli.chat.screen import AnswerScreen, Think
 from llmgen.cli.chats import kept, store
 from llmgen.cli.common.exits import INTERRUPTED
 from llmgen.cli.common.interrupts import Stop
+from llmgen.cli.common.loading import local_window
 from llmgen.cli.common.texts import with_documents
 from llmgen.cli.terminal.output import note, print_json, shorten
 from llmgen.cli.terminal.streaming import follow
@@ -254,7 +255,7 @@ class Repl:
 
     def _exchange(self) -> dict[str, Any]:
         users = [m["content"] for m in self.talk.messages if m["role"] == "user"]
-        return {"message": users[-1] if users else None}
+        return {"message": users[-1] if users else None, **local_window(self.talk.llm.model)}
 
     def _close(self, result: GenerationResult) -> None:
         """Say how the answer ended, if it was cut off."""

@@ -49,6 +49,7 @@ def open_llm(
         )
     warn_of_plan(llm.kv_plan)
     _warn_of_context(llm)
+    note_local_window(llm.model)
     _note_size(llm.model)
     try:
         with in_use(path, llm.model):
@@ -75,6 +76,21 @@ def _warn_of_context(llm: LLM) -> None:
         f"warning: a context of {n_ctx} tokens (-c), and {made}: "
         f"text after the first {config.reach} tokens may make no sense{hint}"
     )
+
+
+def note_local_window(model: Model) -> None:
+    """Say so if generated tokens see only a part of the keys."""
+    if local := model.decode_plan.local_window:
+        note(
+            f"note: generated tokens see only the first 64 keys and the last {local} (--decode-local-window), "
+            "an approximation: what lies between is not found"
+        )
+
+
+def local_window(model: Model) -> dict[str, int]:
+    """The same as a part of a JSON object; empty where all keys are seen."""
+    local = model.decode_plan.local_window
+    return {"decode_local_window": local} if local else {}
 
 
 def warn_of_plan(plan: Plan | None) -> None:

@@ -26,6 +26,7 @@ from llmgen.cli.common.signatures import option as keyword
 from llmgen.cli.common.signatures import parameters_of, with_parameters
 from llmgen.engine.speculation.config import MOST_GUESSES, SpeculativeConfig
 from llmgen.errors import UsageError
+from llmgen.model.decode_config import MOST_TOGETHER, DecodeConfig
 from llmgen.model.kv_config import AUTO, KV_KINDS, KVAutoConfig
 from llmgen.model.rope_option import RopeOption
 from llmgen.sampling.params import OTHER_NAMES, Option, SamplingParams, option_named, option_table
@@ -54,7 +55,7 @@ _USUAL = {
     *("max_tokens", "temp", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n"),
     *("presence_penalty", "frequency_penalty", "seed", "stop", "ignore_eos", "timeout"),
 }
-_WHEN_OPENED = ("ctx", "threads", "kv-type", "rope-scaling", "draft", "lookup")
+_WHEN_OPENED = ("ctx", "threads", "kv-type", "rope-scaling", "decode-plan", "draft", "lookup")
 _MOST_DIGITS = 10
 _SHOWN_DEFAULT = {"seed": "random, reported"}
 
@@ -86,6 +87,7 @@ class EngineOptions:
     n_threads: int | None = None
     kv_type: str | KVAutoConfig | None = None
     rope_scaling: str | None = None
+    decode_plan: DecodeConfig | None = None
 
     def given(self) -> dict[str, Any]:
         """The options that the user set, as arguments of ``LLM``."""
@@ -93,14 +95,25 @@ class EngineOptions:
 
 
 def model_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter ``engine`` by -c, -t, --kv-type and what belongs to its value auto."""
+    """Replace the parameter ``engine`` by all options of how a model is opened."""
+    options = [*_context_and_threads(), *_cache_options(), *_decode_options()]
+    return _expand(command, "engine", options, _engine_options)
+
+
+def file_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for a command that generates no token."""
     options = [*_context_and_threads(), *_cache_options()]
     return _expand(command, "engine", options, _engine_options)
 
 
 def cache_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The same for a command that says the context and the threads in another way."""
+    """The same for one that besides says the context and the threads in another way."""
     return _expand(command, "engine", _cache_options(), _engine_options)
+
+
+def bench_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for one that generates tokens, and says the context and the threads in another way."""
+    return _expand(command, "engine", [*_cache_options(), *_decode_options()], _engine_options)
 
 
 def plan_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -122,6 +135,43 @@ def _context_and_threads() -> list[inspect.Parameter]:
 def _cache_options() -> list[inspect.Parameter]:
     kind = _parameter("kv_type", str, _KV_TYPE_HELP, "f16", "--kv-type", metavar="KIND")
     return [kind, *_auto_options(), _rope_option()]
+
+
+def _decode_options() -> list[inspect.Parameter]:
+    return [
+        _parameter(
+            *(
+                "decode_plan",
+                str,
+                "how generated tokens attend: none, auto or fixed",
+                "auto",
+                "--decode-plan",
+            ),
+            metavar="PLAN",
+        ),
+        _parameter(
+            *("decode_q_chunk", int, "with fixed: tokens that read the keys together", str(MOST_TOGETHER)),
+            "--decode-q-chunk",
+        ),
+        _parameter(
+            *(
+                "decode_local_window",
+                int,
+                "with fixed: see only the last N keys and the first 64, roughly",
+                "",
+            ),
+            "--decode-local-window",
+            metavar="N",
+        ),
+    ]
+
+
+def _decode_config(values: dict[str, Any]) -> DecodeConfig | None:
+    """From the flags, which are taken out of ``values``; None where none of them was given."""
+    plan, chunk, local = (values.pop(f"decode_{name}", None) for name in ("plan", "q_chunk", "local_window"))
+    if plan is chunk is local is None:
+        return None
+    return DecodeConfig(plan or "auto", chunk, local)
 
 
 def _rope_option() -> inspect.Parameter:
@@ -158,6 +208,7 @@ _KV_FIELDS = {"kv_budget": "budget_mb", "kv_plan": "plan_file"}
 
 
 def _engine_options(values: dict[str, Any]) -> EngineOptions:
+    values["decode_plan"] = _decode_config(values)
     if values["rope_scaling"] is not None:
         RopeOption.of(values["rope_scaling"])
     auto = {name: values.pop(name) for name, *_ in _KV_AUTO}

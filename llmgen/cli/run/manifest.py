@@ -17,6 +17,7 @@ from llmgen import __version__
 from llmgen.cli.common import exits
 from llmgen.cli.common.config import RUNS, Given, Origin, given
 from llmgen.cli.common.help import ARGUMENTS
+from llmgen.cli.common.loading import local_window
 from llmgen.cli.run.answers import SEPARATOR
 from llmgen.cli.terminal.output import note, print_json, say
 from llmgen.errors import UsageError
@@ -35,14 +36,18 @@ def head(given: Given, llm: LLM, sampling: SamplingParams, result: GenerationRes
     ``fingerprint`` distinguishes models of the same name.
     """
     if given.run is None:
-        return {}
+        return local_window(llm.model)
     used = {
         "ctx": llm.n_ctx,
         "kv-type": llm.model.layout.kv_type,
         **sampling_values(sampling),
         "seed": result.seed,
     }
-    return {**_head(given.run, {**given.options, **used}), "fingerprint": llm.model.fingerprint}
+    return {
+        **_head(given.run, {**given.options, **used}),
+        "fingerprint": llm.model.fingerprint,
+        **local_window(llm.model),
+    }
 
 
 def _head(name: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ Rows (attention_rows.py) of one key/value head, which are a group of query heads
 tile of tokens in a prompt, share the keys they read.  The blocks are fixed, so the result
 depends neither on the threads nor on how a prompt is cut into runs.
 
-Scratch: SCORE_BYTES for the scores of SCORE_ROWS rows; for a prompt behind them the queries of a unit,
-f32 [tokens][group][key_dim], and the states of these rows.
+Scratch: SCORE_BYTES for the scores of SCORE_ROWS rows; behind them the queries of a unit,
+f32 [tokens][group][key_dim], and the states of these rows, for generated tokens twice: of a block, and merged.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from llmgen.backends.cpu.kernels.attention_rows import (
     state_size,
     write_row,
 )
+from llmgen.backends.cpu.kernels.decode_plan import LOCAL, MERGED, TOGETHER, UNBOUNDED, most_together
 from llmgen.backends.cpu.kernels.kv import (
     SCORE_BYTES,
     KVKind,
@@ -43,7 +44,7 @@ from llmgen.backends.cpu.kernels.kv import (
 )
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, TILE_TOKENS
 from llmgen.backends.cpu.kernels.pointwise import copy_floats
-from llmgen.backends.cpu.kernels.simd import load_i64
+from llmgen.backends.cpu.kernels.simd import load_i64, store_i64
 
 at, combine_at = places(Attend), places(Combine)
 group_bytes_of, block_bytes_of = inline(key_group_bytes), inline(value_block_bytes)
@@ -59,14 +60,7 @@ UNIT = 8
 """What a block costs beside its keys, in keys."""
 UNITS = 4
 """Units of a prompt for each thread, at least: then none waits long for the last."""
-unit_tokens = inline(most_tokens)
-
-
-@inline
-def head_work(position, window):  # type: ignore[no-untyped-def]
-    """Keys that a token's kv head reads, and what their blocks cost beside."""
-    first = first_block(position, window)
-    return position + 1 - first * KEY_BLOCK + UNIT * (position // KEY_BLOCK + 1 - first)
+unit_tokens, most_of = inline(most_tokens), inline(most_together)
 
 
 @inline
@@ -90,6 +84,58 @@ def tokens_together(most, n_tokens, n_kv, n_threads):  # type: ignore[no-untyped
     return tiles * TILE_TOKENS
 
 
+@inline
+def last_seen(args, t):  # type: ignore[no-untyped-def]
+    """The last position that token t sees."""
+    return load_i64(control_field(arg(args, at.control), arg(args, at.last)) + 8 * t)
+
+
+@inline
+def local_of(control, window):  # type: ignore[no-untyped-def]
+    """Of how many keys a generated token sees the last, besides the first block; 0: the layer's window says it all."""
+    return control_field(control, LOCAL) if window == UNBOUNDED else 0
+
+
+@inline
+def local_window(args):  # type: ignore[no-untyped-def]
+    """``local_of`` this layer."""
+    return local_of(arg(args, at.control), arg(args, at.window))
+
+
+@inline
+def next_block(block, position, local):  # type: ignore[no-untyped-def]
+    """The key block that a token sees after another; a local window leaves blocks behind the first one out."""
+    if local and block == 0:
+        return max(1, (position + 1 - local) // KEY_BLOCK)
+    return block + 1
+
+
+@inline
+def tokens_that_see(args, t0, count, block, window, local):  # type: ignore[no-untyped-def]
+    """Of ``count`` tokens of a sequence, the range of those that see a block; their positions follow each other."""
+    begins, ends = 0, count
+    while block > last_seen(args, t0 + begins) // KEY_BLOCK:
+        begins += 1
+    while block < first_block(last_seen(args, t0 + ends - 1), window) or (
+        0 < block < next_block(0, last_seen(args, t0 + ends - 1), local)
+    ):
+        ends -= 1
+    return begins, ends
+
+
+@inline
+def head_work(args, t0, count):  # type: ignore[no-untyped-def]
+    """The work of a kv head for ``count`` tokens of a sequence: keys, and what their blocks cost beside."""
+    low, high = last_seen(args, t0), last_seen(args, t0 + count - 1)
+    local = local_window(args)
+    block = first_block(low, arg(args, at.window))
+    work = 0
+    while block <= high // KEY_BLOCK:
+        work += count * (min(high + 1 - block * KEY_BLOCK, KEY_BLOCK) + UNIT)
+        block = next_block(block, low, local)
+    return work
+
+
 def _make(role: str, keys: KVKind, values: KVKind) -> Any:
     """The step for generated tokens ("blocks") or prompt tokens ("tiles") over a cache of these kinds."""
     key_bits, key_scales, value_bits, value_scales = keys.bits, keys.block, values.bits, values.block
@@ -104,85 +150,144 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         return base + arg(args, at.k_at) + slot * k_bytes, base + arg(args, at.v_at) + slot * v_bytes
 
     @inline
-    def last_seen(args, t):  # type: ignore[no-untyped-def]
-        """The last position that token t sees."""
-        return load_i64(control_field(arg(args, at.control), arg(args, at.last)) + 8 * t)
-
-    @inline
     def of_heads(args, i, first):  # type: ignore[no-untyped-def]
         """The address of the i-th argument's numbers for the query heads from ``first`` on; 0 where there are none."""
         numbers = arg(args, i)
         return numbers + 4 * first if numbers else 0
 
     @inline
-    def following(args, t, h, block, first, last):  # type: ignore[no-untyped-def]
-        """The keys and values read after a block of token t, which sees first..last; behind the last, these again."""
+    def following(args, t0, count, h, upcoming, last):  # type: ignore[no-untyped-def]
+        """The keys and values that are read next by ``count`` tokens from t0 on.
+
+        upcoming: the next block of this head; behind the last, the next head's or token's first is read.
+        """
         control = arg(args, at.control)
-        base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t)
-        if block < last:
-            block += 1
-        elif h + 1 < arg(args, at.n_kv):
-            h += 1
-            block = first
-        elif t + 1 < control_field(control, CONTROL_TOKENS):
-            base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * (t + 1))
-            h = 0
-            block = first_block(last_seen(args, t + 1), arg(args, at.window))
-        return keys_values(args, base, h, block)
+        t = t0
+        if upcoming > last:
+            if h + 1 < arg(args, at.n_kv):
+                h += 1
+            elif t0 + count < control_field(control, CONTROL_TOKENS):
+                t = t0 + count
+                h = 0
+            else:
+                return keys_values(args, load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t), h, last)
+            upcoming = first_block(last_seen(args, t), arg(args, at.window))
+        return keys_values(args, load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t), h, upcoming)
 
     over_block = over_block_of(keys, values, role == "blocks")
 
     @inline
-    def attend(args, where, block, low, high, n, q, scores, state):  # type: ignore[no-untyped-def]
+    def attend(args, where, block, low, high, n, q, scores, state, window):  # type: ignore[no-untyped-def]
         """n rows that see up to positions low..high over a block of keys; where: see ``over_block``."""
         key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
-        window = arg(args, at.window)
         start = block * KEY_BLOCK
         first_key = max(0, first_seen(low, window) - start)
         n_keys = min(high + 1 - start, KEY_BLOCK)
         cap = np.float32(arg_f64(args, at.cap))
         over_block(n, q, where, scores, state, start, first_key, n_keys, key_dim, value_dim, window, cap)
 
-    def attend_blocks(args: int, thread: int, n_threads: int) -> None:
-        """Generated tokens: every (token, kv head, key block) is a unit of work; its row states go to out.
+    @inline
+    def keep_states(args, block, t, h, states, totals):  # type: ignore[no-untyped-def]
+        """A token's row states of a block: merged with those before, if this thread has these, else put into out."""
+        group, value_dim = arg(args, at.group), arg(args, at.value_dim)
+        nbytes = group * state_size(value_dim)
+        first = first_block(last_seen(args, t), arg(args, at.window))
+        if block > first and load_i64(totals + MERGED) == 0:
+            out = arg(args, at.out) + t * arg(args, at.out_stride)
+            out += h * (arg(args, at.out_stride) // arg(args, at.n_kv)) + (block - first) * nbytes
+            copy_floats(states, out, nbytes // 4)
+            return
+        for i in range(0, nbytes, state_size(value_dim)):
+            if block == first:
+                copy_floats(states + i, totals + i, state_size(value_dim) // 4)
+            else:
+                merge_row(states + i, totals + i, value_dim)
+            store_i64(totals + i + MERGED, block + 1)
 
-        out: row states [token][kv head][block][group], block 0 the first that the token sees.  A thread takes
-        units that follow each other, about as many keys as the others.
+    @inline
+    def attend_together(args, t0, count, h, begin, end, done):  # type: ignore[no-untyped-def]
+        """The key blocks of kv head h that are this thread's, for ``count`` tokens of one sequence.
+
+        done: the work before the head's.  Returns that behind it.
+        """
+        group, key_dim, value_dim = arg(args, at.group), arg(args, at.key_dim), arg(args, at.value_dim)
+        window, local = arg(args, at.window), local_window(args)
+        row_bytes, state_bytes = 4 * group * key_dim, group * state_size(value_dim)
+        queries = arg(args, at.scratch) + SCORE_BYTES
+        states = queries + count * row_bytes
+        totals = states + count * state_bytes
+        slopes, sinks = of_heads(args, at.slopes, h * group), of_heads(args, at.sinks, h * group)
+        base = load_i64(control_field(arg(args, at.control), CONTROL_SEQUENCES) + 8 * t0)
+        low, high = last_seen(args, t0), last_seen(args, t0 + count - 1)
+        block, last = first_block(low, window), high // KEY_BLOCK
+        mine = False
+        while block <= last:
+            here = done
+            done += count * (min(high + 1 - block * KEY_BLOCK, KEY_BLOCK) + UNIT)
+            upcoming = next_block(block, low, local)
+            if begin <= here < end:
+                if not mine:
+                    mine = True
+                    for t in range(count):
+                        q = arg(args, at.q) + (t0 + t) * arg(args, at.q_stride) + h * row_bytes
+                        copy_floats(q, queries + t * row_bytes, group * key_dim)
+                        store_i64(totals + t * state_bytes + MERGED, 0)
+                k, v = keys_values(args, base, h, block)
+                k_next, v_next = following(args, t0, count, h, upcoming, last)
+                where = (k, v, k_next, v_next)
+                begins, ends = tokens_that_see(args, t0, count, block, window, local)
+                for t in range(begins, ends):
+                    position = last_seen(args, t0 + t)
+                    sink = sinks if block == first_block(position, window) else 0
+                    clear_rows(states + t * state_bytes, group, position, value_dim, slopes, sink)
+                attend(
+                    args,
+                    where,
+                    block,
+                    last_seen(args, t0 + begins),
+                    last_seen(args, t0 + ends - 1),
+                    (ends - begins) * group,
+                    queries + begins * row_bytes,
+                    arg(args, at.scratch),
+                    states + begins * state_bytes,
+                    local if local and block else window,
+                )
+                for t in range(begins, ends):
+                    keep_states(args, block, t0 + t, h, states + t * state_bytes, totals + t * state_bytes)
+            block = upcoming
+        if mine:
+            for t in range(count):
+                if load_i64(totals + t * state_bytes + MERGED):
+                    out = arg(args, at.out) + (t0 + t) * arg(args, at.out_stride)
+                    out += h * (arg(args, at.out_stride) // arg(args, at.n_kv))
+                    copy_floats(totals + t * state_bytes, out, state_bytes // 4)
+        return done
+
+    def attend_blocks(args: int, thread: int, n_threads: int) -> None:
+        """Generated tokens: every (tokens of a sequence, kv head, key block) is a unit of work.
+
+        A thread takes units that follow each other, about as many keys as the others.  It merges the
+        row states of the blocks from a head's first on, in their order, as far as they are its own; those of its
+        other blocks go to out: row states [token][kv head][block][group], block 0 the first that the token
+        sees.  ``combine`` goes on with the merging.
         """
         control = arg(args, at.control)
-        group = arg(args, at.group)
-        key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
-        n_kv = arg(args, at.n_kv)
-        window = arg(args, at.window)
-        state_bytes = state_size(value_dim)
-        out_stride = arg(args, at.out_stride)
-        head_stride = out_stride // n_kv
-        n_tokens = control_field(control, CONTROL_TOKENS)
+        n_tokens, n_kv = control_field(control, CONTROL_TOKENS), arg(args, at.n_kv)
+        most = min(control_field(control, TOGETHER), most_of(arg(args, at.group)))
         work = 0
-        for t in range(n_tokens):
-            work += n_kv * head_work(last_seen(args, t), window)
+        t = 0
+        while t < n_tokens:
+            count = same_cache(control, t, min(t + most, n_tokens))
+            work += n_kv * head_work(args, t, count)
+            t += count
         begin, end = share(work, thread, n_threads)
         done = 0
-        for t in range(n_tokens):
-            position = last_seen(args, t)
-            base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t)
-            first, last = first_block(position, window), position // KEY_BLOCK
+        t = 0
+        while t < n_tokens:
+            count = same_cache(control, t, min(t + most, n_tokens))
             for h in range(n_kv):
-                q = arg(args, at.q) + t * arg(args, at.q_stride) + 4 * h * group * key_dim
-                slopes, sinks = of_heads(args, at.slopes, h * group), of_heads(args, at.sinks, h * group)
-                states = arg(args, at.out) + t * out_stride + h * head_stride
-                for block in range(first, last + 1):
-                    here = done
-                    done += min(position + 1 - block * KEY_BLOCK, KEY_BLOCK) + UNIT
-                    if here < begin or here >= end:
-                        continue
-                    k, v = keys_values(args, base, h, block)
-                    k_next, v_next = following(args, t, h, block, first, last)
-                    where = (k, v, k_next, v_next)
-                    state = states + (block - first) * group * state_bytes
-                    clear_rows(state, group, position, value_dim, slopes, sinks if block == first else 0)
-                    scores = arg(args, at.scratch)
-                    attend(args, where, block, position, position, group, q, scores, state)
+                done = attend_together(args, t, count, h, begin, end, done)
+            t += count
 
     @inline
     def over_blocks(args, t0, count, h, queries, states):  # type: ignore[no-untyped-def]
@@ -203,7 +308,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
                 low, high = last_seen(args, t0 + t), last_seen(args, t0 + t + n - 1)
                 if first_block(low, window) <= block <= high // KEY_BLOCK:
                     q, state = queries + t * row_bytes, states + t * state_bytes
-                    attend(args, where, block, low, high, n * group, q, scores, state)
+                    attend(args, where, block, low, high, n * group, q, scores, state, window)
 
     def attend_tiles(args: int, thread: int, n_threads: int) -> None:
         """Prompt tokens: a unit of work is a few tiles of eight tokens times one kv head, over all its blocks.
@@ -255,7 +360,10 @@ def __getattr__(name: str) -> Any:
 
 @step
 def combine(args: int, thread: int, n_threads: int) -> None:
-    """Row states of all blocks, in order -> out; a unit of work is one query head of one token."""
+    """Row states of all blocks, in order -> out; a unit of work is one query head of one token.
+
+    Those of a head's first blocks are merged already, if one thread had them.
+    """
     control = arg(args, combine_at.control)
     group = arg(args, combine_at.group)
     value_dim = arg(args, combine_at.value_dim)
@@ -266,16 +374,18 @@ def combine(args: int, thread: int, n_threads: int) -> None:
     for unit in range(start, stop):
         t, head = unit // heads, unit % heads
         position = load_i64(control_field(control, arg(args, combine_at.last)) + 8 * t)
-        first = first_block(position, arg(args, combine_at.window))
+        window = arg(args, combine_at.window)
+        first, local = first_block(position, window), local_of(control, window)
         total = (
             arg(args, combine_at.states)
             + t * arg(args, combine_at.states_stride)
             + head // group * head_stride
         )
         total += head % group * state_bytes
-        state = total
-        for _ in range(first, position // KEY_BLOCK):
-            state += group * state_bytes
-            merge_row(state, total, value_dim)
+        block, merged = first, load_i64(total + MERGED)
+        while block <= position // KEY_BLOCK:
+            if block > first and block >= merged:
+                merge_row(total + (block - first) * group * state_bytes, total, value_dim)
+            block = next_block(block, position, local)
         out = arg(args, combine_at.out) + t * arg(args, combine_at.out_stride) + 4 * head * value_dim
         write_row(total, out, value_dim)

@@ -12,9 +12,9 @@ itself, so its result does not depend on the others.
 A row may lose score with distance (ALiBi, arXiv:2108.12409): its slope times the positions between.
 It may have a sink (arXiv:2309.17453), a score without a value: m and l begin with it.
 
-Row state, ``state_size`` bytes: f32 m, f32 l, int64 last position that it sees, f32 slope, padding to ROW_STATE bytes,
-f32 o [width].  Scores: f32 [KEY_BLOCK] a row, one row behind the other.  Sizes are in bytes, but
-key_dim, value_dim and width (value_dim rounded up to whole vectors) count values.
+Row state, ``state_size`` bytes: f32 m, f32 l, int64 last position that it sees, f32 slope, at MERGED an int64,
+padding to ROW_STATE bytes, f32 o [width].  Scores: f32 [KEY_BLOCK] a row, one row behind the other.  Sizes are in
+bytes, but key_dim, value_dim and width (value_dim rounded up to whole vectors) count values.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from llvmlite import ir
 from numba.core import types
 
 from llmgen.backends.cpu.kernels.abi import inline
+from llmgen.backends.cpu.kernels.decode_plan import MERGED
 from llmgen.backends.cpu.kernels.dot import AVX512
 from llmgen.backends.cpu.kernels.functions import exp, tanh
 from llmgen.backends.cpu.kernels.kv import KVKind
@@ -233,6 +234,7 @@ def clear_rows(state, n, position, value_dim, slopes, sinks):  # type: ignore[no
         store_f32(p + 4, np.float32(1.0) if sinks else np.float32(0.0))
         store_i64(p + 8, position)
         store_f32(p + 16, load_f32(slopes + 4 * r) if slopes else np.float32(0.0))
+        store_i64(p + MERGED, 0)
         for i in range(0, 4 * width_of(value_dim), 64):
             store_f32x16(p + ROW_STATE + i, zero_f32x16())
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from kernels.call import ControlBlock, aligned, step
 
+from llmgen.backends.cpu.kernels.decode_plan import blocks_scratch
 from llmgen.backends.cpu.kernels.kv import SCORE_BYTES, TABLE, attention_kernel, most_tokens
 from llmgen.backends.cpu.kernels.layout import (
     FIELDS,
@@ -114,8 +115,13 @@ def generate(
     level: str | None = None,
     slopes: np.ndarray | None = None,
     sinks: np.ndarray | None = None,
+    together: int = MAX_COLUMNS,
+    local: int = 0,
 ) -> np.ndarray:
-    """Generated tokens, one of each sequence: q [n, n_heads, key_dim] -> [n, n_heads, value_dim]."""
+    """Generated tokens, each of the sequence beside it: q [n, n_heads, key_dim] -> [n, n_heads, value_dim].
+
+    together, local: see kernels/decode_plan.py.
+    """
     cache, n = caches[0], len(q)
     assert n <= MAX_COLUMNS
     n_heads, buffer = q.shape[1], queries(q)
@@ -125,8 +131,10 @@ def generate(
     states = aligned((n, n_heads * seen * state), np.uint8, 0xFF)
     width = n_heads * cache.value_dim
     out = aligned((n, width + 16), fill=-7.5)
-    control = ControlBlock(n, positions=positions, sequences=[c.base for c in caches])
+    bases = [c.base for c in caches]
+    control = ControlBlock(n, positions=positions, sequences=bases, together=together, local=local)
     common = cache.common(buffer, window, cap, slopes, sinks)
+    nbytes = blocks_scratch(n_heads // cache.n_kv, cache.key_dim, cache.value_dim)
     for thread in range(n_threads):
         step(
             attention_kernel("blocks", *cache.kinds),
@@ -136,7 +144,7 @@ def generate(
             **common,
             out=states,
             out_stride=states.strides[0],
-            scratch=aligned(SCORE_BYTES + state, np.uint8, 0xFF),
+            scratch=aligned(nbytes, np.uint8, 0xFF),
             control=control,
         )
     for thread in range(n_threads):

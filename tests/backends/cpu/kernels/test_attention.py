@@ -203,6 +203,65 @@ def test_sequences_do_not_depend_on_their_company() -> None:
             )
 
 
+@pytest.mark.parametrize("kind", ["f16", "q8_0"])
+@pytest.mark.parametrize("window", [NO_WINDOW, 1, 70, -100])
+def test_tokens_that_attend_together_do_not_change_a_bit(window: int, kind: str) -> None:
+    """A sequence's tokens read a key block once, beside those of others; borders of blocks and windows lie between."""
+    sizes = ((3 * KEY_BLOCK + 4, 5), (205, 2), (1, 1))  # tokens of a sequence, and how many of them attend
+    made = [scenario(n, 3, 40, kind, n, blocks=6) for n, _ in sizes]
+    rows = [(i, p) for i, (n, count) in enumerate(sizes) for p in range(n - count, n)]
+    caches, positions = [made[i][0] for i, _ in rows], [p for _, p in rows]
+    q = np.stack([made[i][1][p] for i, p in rows])
+    alone = [generate([c], x[None], [p], window)[0] for c, x, p in zip(caches, q, positions, strict=True)]
+    for n_threads in (1, 2, 3, 5):
+        for together in (1, 2, 4, 8):
+            ours = generate(caches, q, positions, window, n_threads=n_threads, together=together)
+            np.testing.assert_array_equal(ours, np.stack(alone))
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0"])
+@pytest.mark.parametrize("local", [1, 20, KEY_BLOCK, 100, 1000])
+def test_a_local_window_sees_the_first_block_and_the_last_keys(local: int, kind: str) -> None:
+    n = 5 * KEY_BLOCK + 3
+    cache, q, k, v = scenario(n, 3, 40, kind, 13)
+    slopes, sinks = np.linspace(0, 0.3, 6).astype(np.float32), np.linspace(-2, 2, 6).astype(np.float32)
+    for first in (0, KEY_BLOCK - 2, n - 5):
+        positions = range(first, first + 5)
+        for special in ({}, {"slopes": slopes, "sinks": sinks}):
+            options = {"local": local, "n_threads": 3, **special}
+            ours = generate([cache] * 5, q[first : first + 5], positions, **options)
+            for i, p in enumerate(positions):
+                seen = np.array([j < KEY_BLOCK or j > p - local for j in range(p + 1)])
+                masked = np.where(seen[:, None, None], k[: p + 1], np.float32(0.0))
+                assert_close(ours[i], over_seen(q[p], masked, v[: p + 1], seen, **special))
+                np.testing.assert_array_equal(
+                    generate([cache], q[p : p + 1], [p], local=local, together=1, **special)[0], ours[i]
+                )
+    windowed = generate([cache], q[-1:], [n - 1], 50)  # a layer with a window of its own
+    np.testing.assert_array_equal(generate([cache], q[-1:], [n - 1], 50, local=local), windowed)
+
+
+def over_seen(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    seen: np.ndarray,
+    slopes: np.ndarray | None = None,
+    sinks: np.ndarray | None = None,
+) -> np.ndarray:
+    """A softmax over the keys that are seen: q [heads, dim], k and v [n, n_kv, dim] -> [heads, dim]."""
+    out = []
+    for head, row in enumerate(q.astype(np.float64)):
+        shared = head // (len(q) // k.shape[1])
+        scores = k[:, shared].astype(np.float64) @ row
+        if slopes is not None:
+            scores -= slopes[head] * np.arange(len(k) - 1, -1, -1)
+        weights = np.where(seen, np.exp(scores), 0.0)
+        total = weights.sum() + (0.0 if sinks is None else np.exp(np.float64(sinks[head])))
+        out.append(weights @ v[:, shared] / total)
+    return np.stack(out)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_large_scores_do_not_overflow(kind: str) -> None:
     n = KEY_BLOCK + 30

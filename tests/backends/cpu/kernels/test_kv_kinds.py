@@ -146,18 +146,18 @@ def formula(
 ) -> np.ndarray:
     """Attention of the queries at first, first + 1, ... over what the cache keeps of k and v."""
     end = first + len(q)
-    window = 0 if window == NO_WINDOW else window
-    return attention(q.astype(np.float64), k[:end], v[:end], 1.0, n_past=first, window=window, **special)
+    seen = {"window": 0 if window == NO_WINDOW else abs(window), "chunked": window < 0}
+    return attention(q.astype(np.float64), k[:end], v[:end], 1.0, n_past=first, **seen, **special)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("window", [NO_WINDOW, 50])
+@pytest.mark.parametrize("window", [NO_WINDOW, 50, -70])
 def test_features(feature: str, window: int, kind: str) -> None:
-    """The product of kinds and features, heads that blocks do not divide, a ring, both roles."""
+    """The product of kinds and features, heads that blocks do not divide, rings, both roles."""
     chunk, n, special = 48, 5 * KEY_BLOCK + 7, FEATURES[feature]
     limit = 6e-6 + 3e-7 * special.get("cap", 0.0)
-    blocks = -(-n // KEY_BLOCK) if window == NO_WINDOW else -(-(window + chunk) // KEY_BLOCK) + 1
+    blocks = -(-n // KEY_BLOCK) if window == NO_WINDOW else -(-(abs(window) + chunk) // KEY_BLOCK) + 1
     for key_dim, value_dim in ((72, 72), (40, 96), (80, 24)):
         rng = np.random.default_rng(key_dim)
         q = (rng.normal(0, 2, (n, 6, key_dim)) / np.sqrt(key_dim)).astype(np.float32)
