@@ -39,21 +39,18 @@ class DraftSequence:
     def __init__(self, model: ModelLike) -> None:
         self.state = SequenceState(model, model.new_sequence())
         self._agreed = 0  # leading tokens of the cache that are known to be the sequence's
-        self._skipped = 0  # tokens of the sequence that it leaves out, after ...
-        self._whole: int | None = None  # ... so many
+        self._skipped = 0  # tokens of the sequence that it leaves out
         self._n_prompt = 0
 
     def begin(self, tokens: Sequence[int], n_prompt: int) -> None:
         """The sequence has any tokens now, the first ``n_prompt`` of which the model computes as prompt."""
-        known = self.state.tokens[: self.state.cached][: self._whole]
+        known = self.state.tokens[: self.state.cached]
         self._agreed = self.state.cut(common_prefix(known, tokens))
-        self._skipped, self._whole, self._n_prompt = 0, None, n_prompt
+        self._skipped, self._n_prompt = 0, n_prompt
 
     def skip(self, tokens: Sequence[int], n: int) -> None:
         """Go on with the last n of the sequence's tokens: those that are missing before them are left out."""
         self.follow(tokens)
-        if self._whole is None:
-            self._whole = self._agreed
         self._skipped, self._n_prompt = len(tokens) - self._agreed - n, 0
         self.state.tokens[self._agreed :] = self.new(tokens)
 
@@ -104,8 +101,7 @@ class DraftSequence:
         """An independent copy."""
         twin = object.__new__(DraftSequence)
         twin.state = self.state.fork()
-        twin._agreed, twin._n_prompt = self._agreed, self._n_prompt
-        twin._skipped, twin._whole = self._skipped, self._whole
+        twin._agreed, twin._skipped, twin._n_prompt = self._agreed, self._skipped, self._n_prompt
         return twin
 
     def close(self) -> None:

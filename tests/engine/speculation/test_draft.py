@@ -10,7 +10,7 @@ from engine.fakes import FakeModel, FakeTokenizer
 from engine.speculation.guessers import Draft, Repeating, seen, session, speculation
 from engine.test_recurrent import RecurrentModel
 from llmgen.engine import Batch, Request, SamplingParams
-from llmgen.engine.speculation.draft import DraftModel
+from llmgen.engine.speculation.draft import DraftModel, DraftSequence
 from llmgen.errors import LLMGenError, UsageError
 
 PROMPT = [5, 6, 7, 8, 9]
@@ -123,6 +123,38 @@ def test_after_a_pause_it_computes_the_last_tokens_only():
     assert early[1000] < 600  # of 1,000 tokens, and the guesses after them
     assert result.speculation.accepted > 700
     assert result.token_ids == session(Plain(4096)).generate(PROMPT, params).token_ids
+
+
+def test_it_goes_on_with_the_last_tokens_and_keeps_what_it_knew_before():
+    """What lies between is left out, until another text begins with the same tokens."""
+    draft, text = Draft(), [i % 250 for i in range(200)]
+    sequence = DraftSequence(draft)
+
+    def computed(tokens):
+        sequence.follow(tokens)
+        while sequence.waits_for_prompt:
+            sequence.compute_prompt()
+        return draft.sequences[0].tokens
+
+    sequence.begin(text[:100], 99)
+    assert sequence.missing(text[:100]) == 99
+    assert computed(text[:100]) == text[:99]
+    assert sequence.missing(text) == 100
+    sequence.skip(text, 32)
+    assert sequence.missing(text) == 31
+    assert computed(text) == text[:99] + text[168:199]
+    sequence.skip([*text, *text], 32)
+    assert computed([*text, *text]) == text[:99] + text[168:199] + text[168:199]
+    other = [*text[:150], 9]
+    sequence.begin(other, 150)
+    assert sequence.missing(other) == 51
+    assert computed(other) == text[:150]
+
+    fresh = DraftSequence(draft)
+    fresh.begin(text, 199)
+    fresh.skip(text, 32)
+    fresh.compute_prompt()
+    assert draft.sequences[1].tokens == [text[0], *text[169:199]]  # the first may begin the text
 
 
 def test_recurrent_models_do_not_draft():
