@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 from llmgen.model.blocks import Windowed
 from llmgen.model.keys import Keys
 from llmgen.model.ops import Ops, StateHandle, Value
-from llmgen.model.rope import Rope, RopeScaling
+from llmgen.model.rope import Rope
 from llmgen.model.states import State
 from llmgen.model.weights import Weights
 
@@ -122,8 +122,7 @@ class LayerInputs(SharedKeys):
 
     def local_rope(self, n_rot: int) -> Rope:
         """The rotation of layers with the window, which are not stretched."""
-        scaling = RopeScaling(attention_factor=self.rope_scaling.attention_factor)
-        return Rope.of(n_rot, self.rope_base_local, self.neox, scaling)
+        return Rope.of(n_rot, self.rope_base_local, self.neox, self.rope_scaling.unstretched())
 
     def finish(self, b: Ops, w: Weights, x: Value) -> None:
         b.logits(x, self.output_matrix(w), cap=self.final_logit_softcapping)
