@@ -104,6 +104,7 @@ def test_llama4_without_windows_rotates_everywhere() -> None:
         ("gpt-oss-moe", "mxfp4"),  # as its files are
         ("llama4-moe", "q4_0"),
         ("deepseek2-moe", "q8_0"),
+        ("deepseek4-moe", "q8_0"),
         ("minicpm3-dense", "q4_0"),
     ],
 )
