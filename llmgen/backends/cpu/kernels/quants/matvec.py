@@ -92,24 +92,36 @@ def _by_row(quant: QuantType, row: Row) -> Any:
         if columns == 1:
             x0 = arg(args, at.x)
             out = arg(args, at.out)
-            for row in range(first, last):
+            # two rows at once, far from each other: streams of their own for the processor's prefetchers
+            pairs = (last - first + 1) // 2
+            for row in range(first, first + pairs):
+                other = row + pairs if row + pairs < last else row
                 p = weights + row * row_bytes
-                following = further(p, AHEAD, end, upcoming)
+                q = weights + other * row_bytes
+                p_following = p + SOON
+                q_following = further(q, SOON, end, upcoming)
                 if row == copied_row:
                     p = copy_address
+                if other == copied_row:
+                    q = copy_address
                 x = x0
-                a = zero_f32x16()
-                m = zero_f32x16()
+                a, m, b, n = zero_f32x16(), zero_f32x16(), zero_f32x16(), zero_f32x16()
                 for _ in range(steps):
-                    ask(following)
-                    following += step_bytes
+                    ask(p_following)
+                    ask(q_following)
                     a, m = fold(unpack(p), x, a, m)
+                    b, n = fold(unpack(q), x, b, n)
+                    p_following += step_bytes
+                    q_following += step_bytes
                     p += step_bytes
+                    q += step_bytes
                     x += x_bytes
                 if has_tail:
                     if tail:
                         a, m = fold(unpack_tail(p, tail), x, a, m)
+                        b, n = fold(unpack_tail(q, tail), x, b, n)
                 store_f32(out + 4 * row, finish(a, m))
+                store_f32(out + 4 * other, finish(b, n))
             return
         x_stride = arg(args, at.x_stride)
         out_stride = arg(args, at.out_stride)
