@@ -76,10 +76,19 @@ def _file_facts(file: dict[str, Any]) -> list[tuple[str, object]]:
         ("name", shorten(file["name"] or "not given", 200)),
         ("license", shorten(file["license"] or "not given", 200)),
         ("architecture", file["architecture"] or "not given"),
+        *_family(file["architecture"]),
         ("parameters", f"{count(file['parameters'])} in {file['tensors']} tensors"),
         ("quantization", f"{_mix(file['quantization'])}; {file['bits_per_weight']:.2f} bits per weight"),
         *((("cannot run", _unreadable(file["unreadable"])),) if file["unreadable"] else ()),
     ]
+
+
+def _family(architecture: str | None) -> list[tuple[str, object]]:
+    """The models that people know an architecture by."""
+    from llmgen.model.archs import find
+
+    known = find(architecture) if architecture else None
+    return [("family", known.models)] if known else []
 
 
 def _unreadable(names: dict[str, list[str]]) -> str:

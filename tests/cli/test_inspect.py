@@ -26,6 +26,7 @@ def test_smollm2() -> None:
     assert done.stderr == ""
     told = facts(done.stdout)
     assert told["architecture"] == "llama"
+    assert "SmolLM" in told["family"]
     assert told["parameters"] == "134.5M in 272 tensors"
     assert told["quantization"].startswith("Q4_1 69% (210), Q8_0 31% (1)")
     assert told["context"].startswith("8192 tokens")
