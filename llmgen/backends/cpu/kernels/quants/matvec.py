@@ -130,7 +130,10 @@ def _by_row(quant: QuantType, row: Row) -> Any:
             n = min(MAX_COLUMNS, columns - start)
             x0 = arg(args, at.x) + start * x_stride
             out = arg(args, at.out) + start * out_stride
-            for row in range(first, last):
+            # a row of one half of this thread's rows, then one of the other: two streams here, too
+            half = (last - first + 1) // 2
+            for i in range(last - first):
+                row = first + (i >> 1) + (i & 1) * half
                 p = weights + row * row_bytes
                 following = further(p, AHEAD, end, upcoming)
                 if row == copied_row:
