@@ -124,24 +124,37 @@ def try_lock(file: IO[bytes]) -> str:
 
 
 @contextmanager
-def folder_lock(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
-    """Hold the lock file ``path`` for the length of the block, and remove it at the end.
+def try_folder_lock(path: Path) -> Iterator[str]:
+    """Lock the file ``path`` for the length of the block if it is free, and remove it at the end.
 
-    Calls ``waiting`` repeatedly while another process holds it.  Yields True under the
-    lock, and False if the file system has no locks (the caller must then not touch what
-    may belong to another process).  The system frees the lock when its holder dies.
+    Yields "held", "taken" where another process holds it, and "unsupported" where the file
+    system has no locks.  The system frees the lock when its holder dies.
     """
     while True:
         with path.open("ab") as file:
             state = try_lock(file)
             if state == "held" and not is_at(file, path):
                 continue  # its last holder removed it after it was opened here; open the new file
-            if state != "taken":
-                try:
-                    yield state == "held"
-                finally:
+            try:
+                yield state
+            finally:
+                if state != "taken":
                     with suppress(OSError):  # if an open file cannot be removed, an empty one stays
                         path.unlink()
+            return
+
+
+@contextmanager
+def folder_lock(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
+    """The same, but wait while another process holds it, and call ``waiting`` repeatedly meanwhile.
+
+    Yields True under the lock, and False if the file system has no locks (the caller must
+    then not touch what may belong to another process).
+    """
+    while True:
+        with try_folder_lock(path) as state:
+            if state != "taken":
+                yield state == "held"
                 return
         waiting()
         time.sleep(_POLL_SECONDS)

@@ -2,7 +2,8 @@
 
 Nothing here imports numba.  Stored kernels (see ``store``) are loaded in milliseconds.
 Missing ones are compiled by child processes (see ``compile``), which return the object
-code; if several programs miss the same kernels, one compiles them and the others wait.
+code; programs that miss the same kernels at the same time share the work, each kernel is
+compiled by one of them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from llmgen.backends.cpu.runtime.cpu import target
 from llmgen.backends.cpu.runtime.store import ObjectStore, readable_stores, warn_not_kept, writable_store
 from llmgen.backends.cpu.runtime.threads import usable_cores
 from llmgen.errors import KernelError
-from llmgen.files import folder_lock
+from llmgen.files import try_folder_lock
 
 Progress = Callable[[int, int], None]
 """Called with (kernels done, kernels in all) while kernels are compiled."""
@@ -32,7 +34,11 @@ Progress = Callable[[int, int], None]
 Keep = Callable[[str, bytes], None]
 """Called with a kernel's name and its object code."""
 
+Claim = Callable[[str], AbstractContextManager[str]]
+"""Called with a kernel's name before it is compiled, see :func:`_claim`."""
+
 _COMPLAINT_LINES = 50
+_POLL_SECONDS = 0.05
 
 
 class KernelLibrary:
@@ -63,17 +69,15 @@ class KernelLibrary:
         return [name for name in wanted if not any(self._load(store, name) for store in stores)]
 
     def _build(self, names: list[str], progress: Progress) -> None:
-        """Compile kernels, or wait for another process that is compiling them."""
+        """Compile kernels, but for those that another process is compiling: these are waited for."""
         store = writable_store()
-        with _building(store, names, self.level, progress):
-            missing = self._not_loaded(names)
-            if not missing:
-                return
-            keeper = _Keeper(store, self.level)
-            _compile_in_children(missing, self.level, progress, keeper.keep)
+        keeper = _Keeper(store, self.level)
+        _compile_in_children(names, self.level, progress, keeper.keep, partial(_claim, store, self.level))
         keeper.finish()
         for name, code in keeper.codes.items():
             self._link(name, code)
+        if missing := self._not_loaded(names):  # somebody has emptied the store since then
+            self._build(missing, progress)
 
     def renew_lock(self) -> None:
         """Replace the lock in a forked child, where its holder may not exist."""
@@ -160,20 +164,26 @@ class _Keeper:
 
 
 @contextmanager
-def _building(store: ObjectStore | None, names: list[str], level: str, progress: Progress) -> Iterator[None]:
-    """Hold a store's lock for a level; meanwhile show the progress of the process that holds it."""
+def _claim(store: ObjectStore | None, level: str, name: str) -> Iterator[str]:
+    """Reserve a kernel for the length of the block.
+
+    Yields "free" (it is to be compiled here), "taken" (another process is compiling it) or "stored".
+    """
     with ExitStack() as stack:
+        state = "unsupported"
         if store is not None:
-            paths = [store.path(name, level) for name in names]
-            lock = store.folder / f".{paths[0].parent.name}.lock"
-            waiting = partial(_show_how_far, paths, progress)
-            with suppress(OSError):  # without locks several processes may compile the same kernels
-                stack.enter_context(folder_lock(lock, waiting))
-        yield
+            with suppress(OSError):  # without locks several processes may compile the same kernel
+                path = store.prepared(name, level)
+                state = stack.enter_context(try_folder_lock(path.with_suffix(".lock")))
+        if state == "taken":
+            yield state
+        else:
+            yield "stored" if store is not None and store.load(name, level) is not None else "free"
 
 
-def _show_how_far(paths: list[Path], progress: Progress) -> None:
-    progress(sum(path.exists() for path in paths), len(paths))
+@contextmanager
+def _unclaimed(name: str) -> Iterator[str]:
+    yield "free"
 
 
 def _no_progress(done: int, total: int) -> None:
@@ -243,48 +253,91 @@ class _Compiler:
                 pipe.close()
 
 
-def _compile_in_children(names: list[str], level: str, progress: Progress, keep: Keep) -> None:
-    """Compile kernels in as many processes as there are cores, slowest first; any failure is a KernelError."""
-    queue = sorted(names, key=_expected_cost, reverse=True)
-    lock = threading.Lock()
-    done: list[str] = []
-    failures: list[str] = []
-    children: list[_Compiler] = []
+class _Work:
+    """The kernels that are to be compiled, shared by threads that each feed a compiler."""
 
-    def feed(child: _Compiler) -> None:
-        while True:
-            with lock:
-                if failures or not queue:
-                    break
-                name = queue.pop(0)
-            code = child.compile(name)
-            with lock:
-                if code is None:
-                    failures.append(name)
+    def __init__(self, names: list[str], level: str, keep: Keep, claim: Claim) -> None:
+        self._queue = deque(sorted(names, key=_expected_cost, reverse=True))
+        self._level, self._keep, self._claim = level, keep, claim
+        self._lock = threading.Lock()
+        self._stopped = False
+        self.n_done = 0
+        self.failures: list[str] = []
+        self.children: list[_Compiler] = []
+
+    def feed(self) -> None:
+        """Compile kernels in a process of this thread's own, which is started for the first one."""
+        child: _Compiler | None = None
+        while (name := self._next()) is not None:
+            with self._claim(name) as state:
+                if state == "free":
+                    child = child or self._new_child()
+                    self._take(name, child.compile(name) if child else None)
+                elif state == "stored":
+                    self._count()
                 else:
-                    keep(name, code)
-                    done.append(name)
-        child.done()
+                    self._queue.append(name)
+            if state == "taken":
+                time.sleep(_POLL_SECONDS)
+        if child:
+            child.done()
 
+    def stop(self) -> None:
+        """End the compilers, whatever they are doing; no new ones are started."""
+        with self._lock:
+            self._stopped = True
+        for child in self.children:
+            child.kill()
+
+    def _next(self) -> str | None:
+        with self._lock:
+            going = self._queue and not self.failures and not self._stopped
+            return self._queue.popleft() if going else None
+
+    def _new_child(self) -> _Compiler | None:
+        with self._lock:
+            if self._stopped:
+                return None
+            self.children.append(_Compiler(self._level))
+            return self.children[-1]
+
+    def _count(self) -> None:
+        with self._lock:
+            self.n_done += 1
+
+    def _take(self, name: str, code: bytes | None) -> None:
+        with self._lock:
+            if code is None:
+                self.failures.append(name)
+            else:
+                self._keep(name, code)
+                self.n_done += 1
+
+
+def _compile_in_children(
+    names: list[str], level: str, progress: Progress, keep: Keep, claim: Claim = _unclaimed
+) -> None:
+    """Compile kernels in as many processes as there are cores, slowest first; any failure is a KernelError."""
+    work = _Work(names, level, keep, claim)
+    feeders = [
+        threading.Thread(target=work.feed, daemon=True)
+        for _ in range(max(1, min(usable_cores(), len(names), 8)))
+    ]
     try:
-        for _ in range(max(1, min(usable_cores(), len(names), 8))):
-            children.append(_Compiler(level))
-        feeders = [threading.Thread(target=feed, args=(child,), daemon=True) for child in children]
         for thread in feeders:
             thread.start()
         reported = -1
         while any(thread.is_alive() for thread in feeders):
-            if reported != len(done):
-                reported = len(done)
+            if reported != work.n_done:
+                reported = work.n_done
                 progress(reported, len(names))
             for thread in feeders:
                 thread.join(0.05)
-        if failures:
-            raise KernelError(_failure(failures[0], children))
+        if work.failures:
+            raise KernelError(_failure(work.failures[0], work.children))
         progress(len(names), len(names))
     finally:
-        for child in children:
-            child.kill()
+        work.stop()
 
 
 def _expected_cost(name: str) -> int:

@@ -49,13 +49,17 @@ class ObjectStore:
             return None
         return data[head:]
 
-    def save(self, name: str, level: str, code: bytes) -> None:
-        """Store object code; another process sees all of it or nothing.  Raises OSError."""
+    def prepared(self, name: str, level: str) -> Path:
+        """The file of a kernel, in a folder that is there.  Raises OSError."""
         path = self.path(name, level)
         # one by one, since parents=True would make the parents readable by everyone
         for folder in (self.folder, path.parent):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with replacing(path) as file:
+        return path
+
+    def save(self, name: str, level: str, code: bytes) -> None:
+        """Store object code; another process sees all of it or nothing.  Raises OSError."""
+        with replacing(self.prepared(name, level)) as file:
             file.write(_MAGIC + hashlib.sha256(code).digest() + code)
 
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def count_compilations(monkeypatch: pytest.MonkeyPatch, code: bytes) -> list[str
     """Replace the compiler by one that has the result ready; the names it was asked for."""
     asked: list[str] = []
 
-    def compiled(names: list[str], level: str, progress: object, keep: library.Keep) -> None:
+    def compiled(names: list[str], level: str, progress: object, keep: library.Keep, claim: object) -> None:
         for name in names:
             asked.append(name)
             keep(name, code)
@@ -359,24 +360,61 @@ print(*(sys.modules[name].__file__ for name in list(sys.modules) if name.startsw
 # --- processes ---
 
 
-def test_of_several_processes_one_compiles(root: Path) -> None:
-    script = REQUIRE + ("\nprint('compiled' if 'compiled' in globals() else 'loaded', flush=True)")
+def test_several_processes_share_the_work(root: Path) -> None:
+    """Each kernel is compiled by one of them, whether they miss the same ones or not."""
+    third = "rope:rope"
     before = (
-        "from llmgen.backends.cpu.runtime import library\nreal = library._compile_in_children\n"
-        "def counted(*a):\n    global compiled\n    compiled = 1\n    real(*a)\n"
-        "library._compile_in_children = counted\n"
+        "from llmgen.backends.cpu.runtime import library\nreal = library._Compiler.compile\n"
+        "def told(self, name):\n    print('compiles', name, flush=True)\n    return real(self, name)\n"
+        "library._Compiler.compile = told\n"
     )
-    children = [run(before + script) for _ in range(3)]
-    ways = []
+    children = [run(before + REQUIRE.replace(OTHER, other)) for other in (OTHER, OTHER, third)]
+    compiled = []
     for child in children:
         out, err = child.communicate(timeout=300)
         assert child.returncode == 0, err
-        assert out.splitlines()[-2] == "done"
-        ways.append(out.splitlines()[-1])
-    assert sorted(ways) == ["compiled", "loaded", "loaded"]
-    files = objects(root)
-    assert [f.name.split("-")[0] for f in files] == ["team.dismiss", "team.post"]  # nothing temporary is left
-    assert all(stored().load(name, LEVEL) for name in (KERNEL, OTHER))
+        assert out.splitlines()[-2:] == ["progress (2, 2)", "done"]
+        compiled += [line.split()[1] for line in out.splitlines() if line.startswith("compiles")]
+    assert sorted(compiled) == sorted([KERNEL, OTHER, third])
+    names = [f.name.split("-")[0] for f in objects(root)]
+    assert names == ["rope.rope", "team.dismiss", "team.post"]  # nothing temporary is left, no lock either
+    assert all(stored().load(name, LEVEL) for name in (KERNEL, OTHER, third))
+
+
+def test_a_kernel_that_another_process_compiles_is_waited_for(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is compiled here as soon as the other one has given up."""
+    lock = writable_store().prepared(KERNEL, LEVEL).with_suffix(".lock")  # type: ignore[union-attr]
+    other = run(HOLD, LOCK=str(lock))
+    assert other.stdout
+    assert other.stdout.readline() == "held\n"
+    no_compiler(
+        monkeypatch,
+        "import sys; [print(line.strip(), '3\\nabc', end='', flush=True) for line in sys.stdin]",
+    )
+    kept: list[str] = []
+
+    def progress(done: int, total: int) -> None:
+        if done == 1:
+            assert kept == [OTHER]
+            other.kill()
+
+    claim = partial(library._claim, writable_store(), LEVEL)
+    library._compile_in_children([KERNEL, OTHER], LEVEL, progress, lambda name, _: kept.append(name), claim)
+    other.communicate()
+    assert kept == [OTHER, KERNEL]
+    assert objects(root) == []
+
+
+HOLD = """
+import os, time
+from pathlib import Path
+from llmgen.files import try_folder_lock
+with try_folder_lock(Path(os.environ["LOCK"])) as state:
+    print(state, flush=True)
+    time.sleep(300)
+"""
 
 
 @posix
