@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -52,8 +53,15 @@ def _need_a_cache() -> None:
         os.environ["LLMGEN_CACHE"] = tempfile.mkdtemp(prefix="llmgen-tests-")
 
 
+def _hear_ctrl_c() -> None:
+    """A shell's background job ignores Ctrl-C, and so would every program that it starts."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 _leave_out_the_users_settings()
 _need_a_cache()
+_hear_ctrl_c()
 
 
 @pytest.fixture(autouse=True)
