@@ -125,7 +125,7 @@ class PlacedKV:
         if not self.causal:  # what came later is in the keys and values of all layers but the first
             return written + 1
         kept = self.blocks * KEY_BLOCK
-        if written <= kept:
+        if self.window == UNBOUNDED or written <= kept:
             return 0
         # a block is lost as a whole as soon as the one that takes its place begins
         oldest = -(-written // KEY_BLOCK) * KEY_BLOCK - kept

@@ -135,6 +135,11 @@ def test_a_ring_forgets_block_by_block() -> None:
     assert ring.shortest_cut(kept + KEY_BLOCK + 1) == 2 * KEY_BLOCK + 100 - 1
 
 
+def test_keys_of_stretches_are_never_overwritten() -> None:
+    [placed] = layout(KV(1, 64, 0, every=4), n_ctx=1001).states
+    assert {placed.shortest_cut(written) for written in (100, 257, 1001)} == {0}
+
+
 # --- recurrent states ---
 
 

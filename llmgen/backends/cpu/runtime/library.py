@@ -263,10 +263,18 @@ class _Work:
         self._stopped = False
         self.n_done = 0
         self.failures: list[str] = []
+        self.error: Exception | None = None
+        """What ended a thread, if anything did: a compiler could not be started, for example."""
         self.children: list[_Compiler] = []
 
     def feed(self) -> None:
         """Compile kernels in a process of this thread's own, which is started for the first one."""
+        try:
+            self._feed()
+        except Exception as error:
+            self.error = error
+
+    def _feed(self) -> None:
         child: _Compiler | None = None
         while (name := self._next()) is not None:
             with self._claim(name) as state:
@@ -291,7 +299,7 @@ class _Work:
 
     def _next(self) -> str | None:
         with self._lock:
-            going = self._queue and not self.failures and not self._stopped
+            going = self._queue and not self.failures and not self.error and not self._stopped
             return self._queue.popleft() if going else None
 
     def _new_child(self) -> _Compiler | None:
@@ -333,6 +341,8 @@ def _compile_in_children(
                 progress(reported, len(names))
             for thread in feeders:
                 thread.join(0.05)
+        if work.error:
+            raise KernelError(f"kernels cannot be compiled: {work.error}") from work.error
         if work.failures:
             raise KernelError(_failure(work.failures[0], work.children))
         progress(len(names), len(names))

@@ -463,6 +463,15 @@ def test_a_compiler_that_dies_is_an_error(
     assert "team:" in str(caught.value)
 
 
+def test_a_compiler_that_cannot_be_started_is_an_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def popen(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(library.subprocess, "Popen", popen)
+    with pytest.raises(KernelError, match="Cannot allocate memory"):
+        KernelLibrary().require([KERNEL, OTHER])
+
+
 def test_a_compiler_that_complains_at_length_is_heard_out(
     root: Path, monkeypatch: pytest.MonkeyPatch, code: bytes
 ) -> None:
