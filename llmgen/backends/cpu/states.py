@@ -71,7 +71,7 @@ class PlacedKV:
     key_offset: int
     value_offset: int
     nbytes: int
-    every: int = 1  # tokens of a position
+    every: int = 1  # tokens that share a position
     needs_checkpoint = False
 
     @classmethod
@@ -125,7 +125,7 @@ class PlacedKV:
         if not self.causal:  # what came later is in the keys and values of all layers but the first
             return written + 1
         kept = self.blocks * KEY_BLOCK
-        if self.window == UNBOUNDED or written <= kept:
+        if self.window == UNBOUNDED or written <= kept:  # nothing has been overwritten
             return 0
         # a block is lost as a whole as soon as the one that takes its place begins
         oldest = -(-written // KEY_BLOCK) * KEY_BLOCK - kept

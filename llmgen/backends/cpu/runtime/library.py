@@ -76,7 +76,7 @@ class KernelLibrary:
         keeper.finish()
         for name, code in keeper.codes.items():
             self._link(name, code)
-        if missing := self._not_loaded(names):  # somebody has emptied the store since then
+        if missing := self._not_loaded(names):  # the store was emptied after they were found there
             self._build(missing, progress)
 
     def renew_lock(self) -> None:
@@ -264,7 +264,7 @@ class _Work:
         self.n_done = 0
         self.failures: list[str] = []
         self.error: Exception | None = None
-        """What ended a thread, if anything did: a compiler could not be started, for example."""
+        """What ended a thread early: a compiler that could not be started, for example."""
         self.children: list[_Compiler] = []
 
     def feed(self) -> None:
