@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     D = TypeVar("D", bound=Decoder)
 
-_MOST = 1024.0
+MOST_FACTOR = 1024.0
 _FORMS = "yarn:N, linear:N or none"
 
 
@@ -35,9 +35,9 @@ class RopeOption:
             factor = float(number)
         except ValueError:
             factor = math.nan
-        if kind not in ("yarn", "linear") or not 1 <= factor <= _MOST:
+        if kind not in ("yarn", "linear") or not 1 <= factor <= MOST_FACTOR:
             raise UsageError(
-                f"rope_scaling is {shown(text)}, expected {_FORMS}, where N, from 1 to {_MOST:g}, says how many "
+                f"rope_scaling is {shown(text)}, expected {_FORMS}, where N, from 1 to {MOST_FACTOR:g}, says how many "
                 "times the trained context is reached (--rope-scaling)"
             )
         return cls(kind, factor)
@@ -53,13 +53,18 @@ def stretched(config: D, option: str | None, file: GGUFFile) -> D:
         return config
     asked = RopeOption.of(option)
     scaling = config.rope_scaling
-    if scaling.kind == "longrope" or "rope_factors_long.weight" in file.tensors:
+    if has_own_factors(config, file):
         raise UsageError(
             f"this model stretches its positions by factors of its own (LongRoPE), and {shown(option)} was asked for; "
             "leave --rope-scaling out"
         )
     scaling = replace(scaling, kind=asked.kind, factor=asked.factor, extrapolation=1.0, asked=True)
     return replace(config, rope_scaling=scaling)
+
+
+def has_own_factors(config: Decoder, file: GGUFFile) -> bool:
+    """Whether the file has LongRoPE's factors, in whose place no other scaling can be asked for."""
+    return config.rope_scaling.kind == "longrope" or "rope_factors_long.weight" in file.tensors
 
 
 def check_stretchable(config: Decoder, stretchable: bool) -> None:

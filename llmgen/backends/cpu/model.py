@@ -39,7 +39,7 @@ from llmgen.model.decode_config import DecodeConfig, DecodePlan
 from llmgen.model.decoder import Decoder
 from llmgen.model.fingerprint import fingerprint
 from llmgen.model.kv_config import KVCacheConfig
-from llmgen.model.rope_option import check_stretchable, stretched
+from llmgen.model.rope_option import check_stretchable, has_own_factors, stretched
 from llmgen.model.runs import MAX_PARTS, Part, Role, token_ids
 from llmgen.model.weights import Weights
 
@@ -163,8 +163,8 @@ class Model:
 
     @property
     def stretchable(self) -> bool:
-        """Whether a scaling of positions (--rope-scaling) changes the rotation of any layer."""
-        return self._binding.stretchable
+        """Whether a scaling of positions (--rope-scaling) may be asked for: it changes the rotation of some layer."""
+        return self._binding.stretchable and not has_own_factors(self.config, self._file)
 
     @property
     def weight_bytes(self) -> int:

@@ -15,6 +15,7 @@ from llmgen.cli.terminal.progress import Bar, clear
 from llmgen.cli.terminal.settings import can_draw
 from llmgen.hub.running import registered
 from llmgen.hub.state import note_use
+from llmgen.model.rope_option import MOST_FACTOR
 
 if TYPE_CHECKING:
     from llmgen import LLM
@@ -68,7 +69,7 @@ def _warn_of_context(llm: LLM) -> None:
     if scaling.asked:
         made += f", which --rope-scaling makes {config.reach}"
     hint = ""
-    if llm.model.stretchable and scaling.kind != "longrope":
+    if llm.model.stretchable and n_ctx <= scaling.original_context * MOST_FACTOR:
         kind = scaling.kind if scaling.asked and scaling.kind != "none" else "yarn"
         factor = -(-n_ctx // scaling.original_context)
         hint = f"; --rope-scaling {kind}:{factor} stretches its positions as far"

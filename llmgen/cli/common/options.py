@@ -55,7 +55,12 @@ _USUAL = {
     *("max_tokens", "temp", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n"),
     *("presence_penalty", "frequency_penalty", "seed", "stop", "ignore_eos", "timeout"),
 }
-_WHEN_OPENED = ("ctx", "threads", "kv-type", "rope-scaling", "decode-plan", "draft", "lookup")
+_WHEN_OPENED = (
+    *("ctx", "threads", "rope-scaling", "decode-plan", "decode-q-chunk", "decode-local-window"),
+    *("kv-type", "kv-budget", "kv-max-delta-nll", "kv-max-ppl-ratio", "kv-max-mean-kl", "kv-probe-tokens"),
+    *("kv-probe-steps", "kv-plan", "kv-probe-interval", "kv-strict"),
+    *("draft", "lookup", "draft-max", "draft-min-acceptance", "draft-method"),
+)
 _MOST_DIGITS = 10
 _SHOWN_DEFAULT = {"seed": "random, reported"}
 
@@ -171,7 +176,7 @@ def _decode_config(values: dict[str, Any]) -> DecodeConfig | None:
     plan, chunk, local = (values.pop(f"decode_{name}", None) for name in ("plan", "q_chunk", "local_window"))
     if plan is chunk is local is None:
         return None
-    return DecodeConfig(plan or "auto", chunk, local)
+    return DecodeConfig("auto" if plan is None else plan, chunk, local)
 
 
 def _rope_option() -> inspect.Parameter:

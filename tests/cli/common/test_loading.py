@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiny
+import variants
 from llmgen.backends.cpu import memory
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.options import EngineOptions
@@ -20,6 +21,7 @@ from llmgen.cli.common.options import EngineOptions
         (700, None, r"made for 256: text after the first 256 .*; --rope-scaling yarn:3 stretches"),
         (512, "yarn:2", ""),
         (700, "linear:2", r"made for 256, which --rope-scaling makes 512: .*first 512 .*linear:3 stretches"),
+        (256 * 1024 + 1, None, r"made for 256: text after the first 256 tokens may make no sense$"),
     ],
 )
 def test_a_context_beyond_what_the_model_was_made_for_is_told(
@@ -30,7 +32,15 @@ def test_a_context_beyond_what_the_model_was_made_for_is_told(
         assert llm.n_ctx == n_ctx
     said = capsys.readouterr().err
     assert ("warning: a context of" in said) == bool(says)
-    assert re.search(says, said)
+    assert re.search(says, said, re.MULTILINE)
+
+
+def test_no_scaling_is_named_that_the_model_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    with open_llm(variants.build("phi3-long"), EngineOptions(n_ctx=700, n_threads=1)):
+        pass
+    said = capsys.readouterr().err
+    assert "made for 256" in said
+    assert "--rope-scaling" not in said
 
 
 @pytest.mark.parametrize("free", [None, 1000, 1 << 40])

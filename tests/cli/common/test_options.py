@@ -137,6 +137,11 @@ def test_set() -> None:
     assert changed(params, "samplers", "top_k").samplers == ("top_k",)
 
 
+def test_an_empty_decode_plan_is_none_of_the_plans() -> None:
+    with pytest.raises(UsageError, match="the decode plan is '', expected"):
+        parse("--decode-plan", "")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
@@ -144,6 +149,9 @@ def test_set() -> None:
         ("num_ctx", "1", "num_ctx is chosen when a model is opened \\(--ctx\\)"),
         ("num_thread", "1", "\\(--threads\\)"),
         ("kv_type", "f32", "\\(--kv-type\\)"),
+        ("draft-max", "2", "chosen when a model is opened \\(--draft-max\\)"),
+        ("decode_q_chunk", "2", "\\(--decode-q-chunk\\)"),
+        ("kv-budget", "2", "\\(--kv-budget\\)"),
         ("temperatur", "1", "did you mean temp\\?"),
         ("colour", "1", "/show lists them"),
         ("stop_token_ids", "two", "must be a whole number, not 'two'"),
