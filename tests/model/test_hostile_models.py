@@ -396,3 +396,11 @@ def test_a_table_that_names_an_expert_that_is_not_there_is_refused() -> None:
     path, *_ = variants.deepseek4_long()
     with GGUFFile.open(path) as file, pytest.raises(UnsupportedModelError, match=r"from 0 to 5; the file"):
         Weights(file).numbers("blk.0.ffn_gate_tid2eid", 128, 3, 6)
+
+
+@pytest.mark.parametrize("name", ["attn_compressor_norm", "indexer_compressor_norm"])
+def test_summaries_without_their_norm_are_refused(name: str) -> None:
+    key = {"attention.indexer.top_k": ("UINT32", 6)}
+    path = build_variant("deepseek4-moe", f"no-{name}", set_keys=key, drop_tensors=(f"{name}.weight",))
+    with GGUFFile.open(path) as file, pytest.raises(UnsupportedModelError, match=f"no tensor blk.2.{name}"):
+        dry_run(file)

@@ -116,7 +116,7 @@ class DeepSeek4(DraftLayers, HyperConnections, ClampedExperts, ManyStates):
         b.store(b.rope(content, 1, rope), None, contents)
         chosen = None
         if self.every[layer]:
-            self.summarize(b, w, x, f"{name}compressor", layer, others[0], contents, rope)
+            self.summarize(b, w, x, f"{name}compressor", size, layer, others[0], contents, rope)
         if self.every[layer] == INDEXED:
             chosen = self.chosen_summaries(b, w, x, latent, layer, others[1:], rope)
         sinks = w.vector(f"{name}sinks", n)
@@ -131,15 +131,16 @@ class DeepSeek4(DraftLayers, HyperConnections, ClampedExperts, ManyStates):
         w: Weights,
         x: Value,
         name: str,
+        size: int,
         layer: int,
         state: StateHandle,
         into: StateHandle,
         rope: Rope,
     ) -> None:
-        """Append the summaries that the tensors ``name`` make of a layer's input."""
+        """Append the summaries, ``size`` values each, that the tensors ``name`` make of a layer's input."""
         every = self.every[layer]
-        norm = w.vector(f"{name}_norm", w.shape(f"{name}_norm")[0])
-        n = norm.n * (2 if every == INDEXED else 1)
+        norm = w.vector(f"{name}_norm", size)
+        n = size * (2 if every == INDEXED else 1)
         values, scores = (b.linear(x, w.matrix(f"{name}_{part}", n, x.n)) for part in ("kv", "gate"))
         offsets = w.vector(f"{name}_ape", n, every)
         b.summarize(values, scores, state, into, offsets=offsets, norm=norm, eps=self.norm_eps, rope=rope)
@@ -164,7 +165,7 @@ class DeepSeek4(DraftLayers, HyperConnections, ClampedExperts, ManyStates):
             return None
         keys, state = states
         rope = replace(rope, first=size - self.n_rot)
-        self.summarize(b, w, x, f"{name}_compressor", layer, state, keys, rope)
+        self.summarize(b, w, x, f"{name}_compressor", size, layer, state, keys, rope)
         q = b.rope(self.project(b, w, latent, f"{name}.attn_q_b", n * size), n, rope)
         weights = b.scale(self.project(b, w, x, f"{name}.proj", n), float((size * n) ** -0.5))
         return b.choose_keys(q, weights, keys, n, self.n_chosen)
