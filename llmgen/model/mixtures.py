@@ -163,12 +163,16 @@ class Mixture(PreNorm):
             inner = self.expert_gated(b, gate, up, layer)
         else:
             up = self.expert_project(b, w, x, choice, f"{name}up_{kind}", n_ff)
-            if w.has(f"{name}gate_{kind}"):
+            if self.is_gated(w, f"{name}gate_{kind}"):
                 gate = self.expert_project(b, w, x, choice, f"{name}gate_{kind}", n_ff)
                 inner = self.expert_gated(b, gate, up, layer)
             else:
                 inner = b.activate(up, self.activation)
         return self.expert_project(b, w, inner, choice, f"{name}down_{kind}", x.n)
+
+    def is_gated(self, w: Weights, name: str) -> bool:
+        """Whether there is a gate ``name``: where the file has it, or where the activation is none without."""
+        return w.has(name) or self.activation == "swiglu_oai"
 
     def expert_gated(self, b: Ops, gate: Value, up: Value, layer: int) -> Value:
         """The gated activation inside an expert."""
@@ -198,7 +202,7 @@ class Mixture(PreNorm):
         """The shared expert, which all tokens take: [n_embd]."""
         name = f"blk.{layer}.ffn_"
         up = self.ff_project(b, w, x, f"{name}up_shexp", self.n_shared_ff)
-        if w.has(f"{name}gate_shexp"):
+        if self.is_gated(w, f"{name}gate_shexp"):
             gate = self.ff_project(b, w, x, f"{name}gate_shexp", self.n_shared_ff)
             inner = self.shared_gated(b, gate, up, layer)
         else:

@@ -404,3 +404,10 @@ def test_summaries_without_their_norm_are_refused(name: str) -> None:
     path = build_variant("deepseek4-moe", f"no-{name}", set_keys=key, drop_tensors=(f"{name}.weight",))
     with GGUFFile.open(path) as file, pytest.raises(UnsupportedModelError, match=f"no tensor blk.2.{name}"):
         dry_run(file)
+
+
+@pytest.mark.parametrize("name", ["ffn_gate_exps.weight", "ffn_gate_shexp.weight"])
+def test_experts_without_a_gate_that_their_activation_needs_are_refused(name: str) -> None:
+    path = build_variant("minimax-m3-moe", f"no-{name}", drop_tensors=(name,))
+    with GGUFFile.open(path) as file, pytest.raises(UnsupportedModelError, match=f"no tensor blk.1.{name}"):
+        dry_run(file)
