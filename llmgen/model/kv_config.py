@@ -120,6 +120,10 @@ def _parts(text: str) -> dict[str, str]:
 def _kind(text: object) -> str:
     """The kind that a text means."""
     kind = _SPELLINGS.get(text, text) if isinstance(text, str) else text
+    if kind == AUTO:
+        raise UsageError(
+            "'auto' chooses the kinds of keys and values together; write it alone, or name both kinds (--kv-type)"
+        )
     if kind not in KV_KINDS:
         raise UsageError(
             f"unknown KV cache type {shown(text)}; choose one of {', '.join(KV_KINDS)}, "

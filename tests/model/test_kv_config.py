@@ -44,6 +44,12 @@ def test_what_is_no_kind_is_refused(text: str) -> None:
         KVCacheConfig.of(text)
 
 
+@pytest.mark.parametrize("text", ["k=auto", "k=f16,v=auto"])
+def test_auto_is_no_kind_of_keys_alone(text: str) -> None:
+    with pytest.raises(UsageError, match="^'auto' chooses .* together; write it alone, .*--kv-type"):
+        KVCacheConfig.of(text)
+
+
 def test_what_was_given_is_quoted_once() -> None:
     with pytest.raises(UsageError, match="^unknown KV cache type 'q9'; choose .*nf4, k=KIND.* or auto"):
         KVCacheConfig.of("q9")

@@ -14,7 +14,14 @@ from llmgen import hub
 from llmgen.cli.bench.report import Format, Report, report_for
 from llmgen.cli.common.config import configurable
 from llmgen.cli.common.guessing import check_draft, with_path
-from llmgen.cli.common.loading import compiling, in_use, measuring, note_local_window, warn_of_plan
+from llmgen.cli.common.loading import (
+    compiling,
+    in_use,
+    local_window,
+    measuring,
+    note_local_window,
+    warn_of_plan,
+)
 from llmgen.cli.common.models import complete_model, model_path
 from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions, bench_options, guessing_options
 from llmgen.cli.terminal.output import note
@@ -288,6 +295,7 @@ def _begin(path: Path, file: GGUFFile, model: Model, plan: Plan, load_s: float) 
         kv_bytes_per_token=model.kv_bytes_per_token,
         kv_cache=plan.kv_cache,
         load_s=load_s,
+        local_window=local_window(model),
     )
 
 

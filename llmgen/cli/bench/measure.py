@@ -148,6 +148,7 @@ class Run:
     """Everything that was measured with one model and one number of threads.
 
     ``read_rate`` is the machine's, in bytes per second; None if no test is compared with it.
+    ``local_window`` is what JSON says where generated tokens do not see all keys.
     """
 
     model: str
@@ -160,6 +161,7 @@ class Run:
     kv_cache: bool
     load_s: float
     read_rate: float | None = None
+    local_window: dict[str, int] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     details: dict[str, float] = field(default_factory=dict)
     guessed: list[Guessed] = field(default_factory=list)

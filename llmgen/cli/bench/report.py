@@ -228,6 +228,7 @@ def _as_dict(run: Run) -> dict[str, Any]:
         "kv_type": run.kv_type,
         "kv_cache": run.kv_cache,
         "kv_bytes_per_token": run.kv_bytes_per_token,
+        **run.local_window,
         "load_s": run.load_s,
         "read_gb_per_s": run.read_rate and run.read_rate / 1e9,
         "tests": [
@@ -244,7 +245,7 @@ def _as_dict(run: Run) -> dict[str, Any]:
 
 class _Lines(Report):
     def row(self, run: Run, row: Row) -> None:
-        print_json({**values(run, row), "samples": list(row.rates)})
+        print_json({**values(run, row), **run.local_window, "samples": list(row.rates)})
         sys.stdout.flush()
 
 

@@ -146,6 +146,17 @@ def test_sql_fills_a_table(two_tiny_models: tuple[str, str]) -> None:
     assert speed > 0
 
 
+@pytest.mark.parametrize("local", [[], ["--decode-plan", "fixed", "--decode-local-window", "64"]])
+def test_json_says_that_tokens_see_a_part_of_the_keys(
+    local: list[str], two_tiny_models: tuple[str, str]
+) -> None:
+    small = ["bench", two_tiny_models[0], "-p", "0", "-n", "2", "-r", "1", "-t", "1", *local]
+    [run] = json.loads(llmgen(*small, "--json").stdout)["runs"]
+    [row] = [json.loads(line) for line in llmgen(*small, "--format", "jsonl").stdout.splitlines()]
+    expected = 64 if local else None
+    assert run.get("decode_local_window") == row.get("decode_local_window") == expected
+
+
 def test_a_prompt_and_generation_count_together(two_tiny_models: tuple[str, str]) -> None:
     done = llmgen("bench", two_tiny_models[0], "-p", "8", "-pg", "6,2", "-r", "1", "--format", "jsonl")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
