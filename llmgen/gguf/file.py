@@ -97,6 +97,7 @@ class GGUFFile:
 
     def check_unchanged(self) -> None:
         """Raise ModelFileError if a file was written to since it was opened, which changes its tensors."""
+        self.check_whole()  # cutting is writing, too, and the clearer word for it
         for file in self._files:
             file.check_unchanged()
 

@@ -23,7 +23,8 @@ def test_the_text_is_the_same_and_the_figures_are_told() -> None:
     done = llmgen("run", str(smollm2()), *SAY_AGAIN, "--draft", str(smollm2()), "--json")
     told = json.loads(done.stdout)
     assert told["text"] + "\n" == plain.stdout
-    assert told["speculation"]["acceptance_rate"] == 1
+    # a draft as large as the model cannot pay, and may never be asked; what it guesses is right
+    assert told["speculation"]["acceptance_rate"] in (None, 1)
 
 
 def test_batch_and_chat(tmp_path) -> None:  # type: ignore[no-untyped-def]

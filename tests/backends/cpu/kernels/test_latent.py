@@ -215,7 +215,7 @@ def test_chosen_keys(dims: tuple[int, int], kind: str) -> None:
     ours = case.among(positions, keys)
     queries = np.concatenate([case.q[positions], case.q_position[positions]], axis=2).astype(np.float64)
     parts = np.concatenate([case.c, case.p], axis=2)
-    assert_close(ours, attention(queries, parts, case.c, 1.0, n_past=n, chosen=keys))
+    assert_close(ours, attention(queries, parts, case.c, 1.0, n_past=n, chosen=[[seen] for seen in keys]))
     for n_threads in (2, 5):
         np.testing.assert_array_equal(case.among(positions, keys, n_threads), ours)
     np.testing.assert_array_equal(case.among(positions[2:3], keys[2:3]), ours[2:3])
