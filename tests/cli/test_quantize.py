@@ -51,7 +51,9 @@ def test_requantizing_is_told(tmp_path: Path) -> None:
     done = llmgen("quantize", str(source), "Q4_0", "-o", str(tmp_path / "o.gguf"))
     assert done.returncode == 0
     assert "quantized already" in done.stderr
-    assert llmgen("quantize", str(source), "F16", "-o", str(tmp_path / "f.gguf")).stderr == ""
+    exact = llmgen("quantize", str(source), "F16", "-o", str(tmp_path / "f.gguf"))
+    assert exact.returncode == 0
+    assert "quantized already" not in exact.stderr  # it may be about kernels that are compiled
 
 
 def test_refusals(tmp_path: Path) -> None:
