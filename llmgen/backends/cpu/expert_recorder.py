@@ -68,19 +68,11 @@ class ExpertRecorder(Recorder):
         scale: float = 1.0,
         shared_by: int = 1,
     ) -> Routing:
-        private = not self.split_tokens
-        partition = TOKENS if self.split_tokens else EVERYTHING
-        ids = Value(0, -(-n_used // 8) * 64, self.max_tokens, private, partition)
-        weights = self.whole_tokens(n_used)
+        ids, weights, accesses = self._choice(logits, n_used)
         scratch = self.scratch(choose_scratch(logits.n, groups[0]))
         self.emit(
             "expert_choice:choose",
-            [
-                *self.token_reads(logits),
-                (ids, partition, True),
-                (weights, partition, True),
-                (scratch, EVERYTHING, True),
-            ],
+            [*accesses, (scratch, EVERYTHING, True)],
             logits=logits,
             n_experts=logits.n,
             n_used=n_used,
@@ -97,21 +89,22 @@ class ExpertRecorder(Recorder):
         )
         return self._sorted(ids, weights, logits.n // shared_by, min(shared_by, n_used))
 
+    def _choice(self, logits: Value, n_used: int) -> tuple[Value, Value, list[Access]]:
+        """The ids and weights of each token's experts, and how the step that chooses them uses memory."""
+        private, partition = not self.split_tokens, TOKENS if self.split_tokens else EVERYTHING
+        ids = Value(0, -(-n_used // 8) * 64, self.max_tokens, private, partition)
+        weights = self.whole_tokens(n_used)
+        return ids, weights, [*self.token_reads(logits), (ids, partition, True), (weights, partition, True)]
+
     def look_up_experts(
         self, logits: Value, table: np.ndarray, *, normalize: bool = False, scale: float = 1.0
     ) -> Routing:
         n_used = table.shape[1]
-        private, partition = not self.split_tokens, TOKENS if self.split_tokens else EVERYTHING
-        ids = Value(0, -(-n_used // 8) * 64, self.max_tokens, private, partition)
-        weights, scratch = self.whole_tokens(n_used), self.scratch(-(-logits.n // 16) * 64)
+        ids, weights, accesses = self._choice(logits, n_used)
+        scratch = self.scratch(-(-logits.n // 16) * 64)
         self.emit(
             "expert_table:look_up",
-            [
-                *self.token_reads(logits),
-                (ids, partition, True),
-                (weights, partition, True),
-                (scratch, EVERYTHING, True),
-            ],
+            [*accesses, (scratch, EVERYTHING, True)],
             logits=logits,
             n_experts=logits.n,
             n_used=n_used,
