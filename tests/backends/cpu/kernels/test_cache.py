@@ -79,8 +79,11 @@ def run(script: str, **environment: str) -> subprocess.Popen[str]:
 
 
 REQUIRE = f"""
+import os
 from llmgen.backends.cpu.runtime.library import KernelLibrary
-KernelLibrary().require([{KERNEL!r}, {OTHER!r}], lambda *p: print("progress", p, flush=True))
+def say(text):  # whole lines, whichever thread it is
+    os.write(1, (text + "\\n").encode())
+KernelLibrary().require([{KERNEL!r}, {OTHER!r}], lambda *p: say(f"progress {{p}}"))
 print("done", flush=True)
 """
 
@@ -365,7 +368,7 @@ def test_several_processes_share_the_work(root: Path) -> None:
     third = "rope:rope"
     before = (
         "from llmgen.backends.cpu.runtime import library\nreal = library._Compiler.compile\n"
-        "def told(self, name):\n    print('compiles', name, flush=True)\n    return real(self, name)\n"
+        "def told(self, name):\n    say(f'compiles {name}')\n    return real(self, name)\n"
         "library._Compiler.compile = told\n"
     )
     children = [run(before + REQUIRE.replace(OTHER, other)) for other in (OTHER, OTHER, third)]
