@@ -1,11 +1,14 @@
-"""The reports of scripts/compare.py: a table for the terminal, Markdown for the docs."""
+"""The reports of scripts/compare.py: a table for the terminal, Markdown for the docs; a row for each type."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from llmgen.gguf import GGMLType
 
 Report = dict[str, Any]
 
@@ -53,6 +56,38 @@ def as_markdown(reports: list[Report]) -> str:
             ]
             lines.append(_line(cells))
     return "\n".join([*lines, "", *_notes(reports[-1])])
+
+
+class TypeTable:
+    """A Markdown file with a row for each quantization type, in both roles; rows are appended."""
+
+    def __init__(self, path: Path, forks: list[str], level: str) -> None:
+        """forks: the names of llama-bench binaries; level: a lower kernel level of ours."""
+        self._path, self._peers, self._lower = path, ["llama.cpp", *forks], f"llmgen {level}"
+        role = ["llmgen", *self._peers, "ratio", level]
+        self._headings = ["type", "bits", *(f"generated: {role[0]}", *role[1:]), "of a plain read"]
+        self._headings += [f"prompt: {role[0]}", *role[1:]]
+
+    def types(self) -> set[str]:
+        """The types that have a row."""
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        return {line.split("|")[1].strip() for line in lines if line.startswith("|")}
+
+    def append(self, name: str, report: Report) -> None:
+        """A type's row, under the headings if it is the first."""
+        lines = [] if self.types() else [_line(self._headings), _line(["---"] * len(self._headings))]
+        rows = {row["test"]: row for row in report["tests"]}
+        kind = GGMLType[name]
+        cells = [name, f"{8 * kind.block_bytes / kind.block_size:.2f}", *self._role(rows["decode"])]
+        cells += [f"{rows['decode']['share_of_limit']:.0%}", *self._role(rows["prefill"])]
+        with self._path.open("a") as file:
+            file.write("\n".join([*lines, _line(cells)]) + "\n")
+
+    def _role(self, row: Report) -> list[str]:
+        """Ours, the peers', the ratio to the better one, and ours at the lower level."""
+        others = [_median(row["peers"].get(name)) for name in (*self._peers, self._lower)]
+        ratio = f"{row['ratio']['median']:.2f}" if "ratio" in row else ""
+        return [_median(row["llmgen"]), *others[:-1], ratio, others[-1]]
 
 
 def _peers(report: Report) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gguf import GGMLQuantizationType, GGUFWriter
+from gguf import GGUFWriter
 from llmgen.backends.cpu.kernels.quants import TABLE
 from llmgen.gguf import GGMLType
 from llmgen.gguf.dequantize import dequantize
@@ -43,18 +43,14 @@ SHAPES = {
     "1b": Shape(2048, 5632, 22, 32, 4),
     "8b": Shape(4096, 14336, 32, 32, 8, 128256),
 }
+TYPES = [one.name for one in GGMLType if one.name.lower() in TABLE]
 
 
 def main() -> None:
     """Write the model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
-    types = [
-        one.name
-        for one in GGMLType
-        if one.name.lower() in TABLE and one.name in GGMLQuantizationType.__members__
-    ]
-    parser.add_argument("--type", choices=types, default="Q4_0", help="of all matrices but the embedding")
+    parser.add_argument("--type", choices=TYPES, default="Q4_0", help="of all matrices but the embedding")
     parser.add_argument("--shape", choices=SHAPES, default="480m")
     options = parser.parse_args()
     write(options.out, SHAPES[options.shape], GGMLType[options.type])
@@ -67,10 +63,9 @@ def write(out: Path, shape: Shape, kind: GGMLType) -> None:
     pools = {kind: blocks(kind), GGMLType.Q8_0: blocks(GGMLType.Q8_0)}
     listed = tensors(shape, kind)
     for name, (rows, cols), one in listed:
-        size = (rows, one.bytes_for(cols))
-        writer.add_tensor_info(
-            name, size, np.dtype(np.uint8), size[0] * size[1], GGMLQuantizationType(one.value)
-        )
+        nbytes = rows * one.bytes_for(cols)
+        # the writer looks at the type of the array only where it is bytes, to find the shape
+        writer.add_tensor_info(name, (rows, cols), np.dtype(np.float32), nbytes, one.value)
     norms = [
         "output_norm",
         *(f"blk.{i}.{name}" for i in range(shape.layers) for name in ("attn_norm", "ffn_norm")),
