@@ -56,9 +56,9 @@ def first_block(position, window):  # type: ignore[no-untyped-def]
     return first_seen(position, window) // KEY_BLOCK
 
 
-UNIT = 8
-"""What a block costs beside its keys, in keys."""
-UNITS = 4
+BLOCK_COST = 8
+"""What a key block costs beside its keys, in keys."""
+UNITS_PER_THREAD = 4
 """Units of a prompt for each thread, at least: then none waits long for the last."""
 unit_tokens, most_of = inline(most_tokens), inline(most_together)
 
@@ -78,7 +78,9 @@ def tokens_together(most, n_tokens, n_kv, n_threads):  # type: ignore[no-untyped
     """Tokens of a unit of a prompt, in whole tiles: the most, unless threads would have nothing to do."""
     tiles = most // TILE_TOKENS
     while (
-        tiles > 1 and (n_tokens + tiles * TILE_TOKENS - 1) // (tiles * TILE_TOKENS) * n_kv < UNITS * n_threads
+        tiles > 1
+        and (n_tokens + tiles * TILE_TOKENS - 1) // (tiles * TILE_TOKENS) * n_kv
+        < UNITS_PER_THREAD * n_threads
     ):
         tiles //= 2
     return tiles * TILE_TOKENS
@@ -124,6 +126,12 @@ def tokens_that_see(args, t0, count, block, window, local):  # type: ignore[no-u
 
 
 @inline
+def keys_seen(position, start, window):  # type: ignore[no-untyped-def]
+    """The range of the keys from position ``start`` on, a block of them, that a token sees."""
+    return max(0, first_seen(position, window) - start), min(position + 1 - start, KEY_BLOCK)
+
+
+@inline
 def head_work(args, t0, count):  # type: ignore[no-untyped-def]
     """The work of a kv head for ``count`` tokens of a sequence: keys, and what their blocks cost beside."""
     low, high = last_seen(args, t0), last_seen(args, t0 + count - 1)
@@ -131,7 +139,7 @@ def head_work(args, t0, count):  # type: ignore[no-untyped-def]
     block = first_block(low, arg(args, at.window))
     work = 0
     while block <= high // KEY_BLOCK:
-        work += count * (min(high + 1 - block * KEY_BLOCK, KEY_BLOCK) + UNIT)
+        work += count * (min(high + 1 - block * KEY_BLOCK, KEY_BLOCK) + BLOCK_COST)
         block = next_block(block, low, local)
     return work
 
@@ -181,8 +189,8 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         """n rows that see up to positions low..high over a block of keys; where: see ``over_block``."""
         key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
         start = block * KEY_BLOCK
-        first_key = max(0, first_seen(low, window) - start)
-        n_keys = min(high + 1 - start, KEY_BLOCK)
+        first_key, _ = keys_seen(low, start, window)
+        _, n_keys = keys_seen(high, start, window)
         cap = np.float32(arg_f64(args, at.cap))
         over_block(n, q, where, scores, state, start, first_key, n_keys, key_dim, value_dim, window, cap)
 
@@ -205,6 +213,22 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
             store_i64(totals + i + MERGED, block + 1)
 
     @inline
+    def attend_tokens(args, where, block, t0, begins, ends, window, queries, states):  # type: ignore[no-untyped-def]
+        """Of a sequence's tokens from t0 on those from begins to ends over a block of keys.
+
+        Where they do not see the same keys, each attends by itself: a weight of 0 would not hide another's
+        infinite value.
+        """
+        group, start, n = arg(args, at.group), block * KEY_BLOCK, ends - begins
+        low, high = last_seen(args, t0 + begins), last_seen(args, t0 + ends - 1)
+        together = n if keys_seen(low, start, window) == keys_seen(high, start, window) else 1
+        for t in range(begins, ends, max(together, 1)):
+            q = queries + t * 4 * group * arg(args, at.key_dim)
+            state = states + t * group * state_size(arg(args, at.value_dim))
+            low, high = last_seen(args, t0 + t), last_seen(args, t0 + t + together - 1)
+            attend(args, where, block, low, high, together * group, q, arg(args, at.scratch), state, window)
+
+    @inline
     def attend_together(args, t0, count, h, begin, end, done):  # type: ignore[no-untyped-def]
         """The key blocks of kv head h that are this thread's, for ``count`` tokens of one sequence.
 
@@ -223,7 +247,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         mine = False
         while block <= last:
             here = done
-            done += count * (min(high + 1 - block * KEY_BLOCK, KEY_BLOCK) + UNIT)
+            done += count * (min(high + 1 - block * KEY_BLOCK, KEY_BLOCK) + BLOCK_COST)
             upcoming = next_block(block, low, local)
             if begin <= here < end:
                 if not mine:
@@ -240,18 +264,8 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
                     position = last_seen(args, t0 + t)
                     sink = sinks if block == first_block(position, window) else 0
                     clear_rows(states + t * state_bytes, group, position, value_dim, slopes, sink)
-                attend(
-                    args,
-                    where,
-                    block,
-                    last_seen(args, t0 + begins),
-                    last_seen(args, t0 + ends - 1),
-                    (ends - begins) * group,
-                    queries + begins * row_bytes,
-                    arg(args, at.scratch),
-                    states + begins * state_bytes,
-                    local if local and block else window,
-                )
+                seen = local if local and block else window
+                attend_tokens(args, where, block, t0, begins, ends, seen, queries, states)
                 for t in range(begins, ends):
                     keep_states(args, block, t0 + t, h, states + t * state_bytes, totals + t * state_bytes)
             block = upcoming

@@ -27,7 +27,7 @@ from llmgen.backends.cpu.kernels.abi import (
     step,
 )
 from llmgen.backends.cpu.kernels.arguments import AttendLatent, places
-from llmgen.backends.cpu.kernels.attention import UNIT, first_block, same_cache
+from llmgen.backends.cpu.kernels.attention import BLOCK_COST, first_block, same_cache
 from llmgen.backends.cpu.kernels.attention_rows import (
     clear_rows,
     first_seen,
@@ -181,7 +181,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         work = 0
         for t in range(n_tokens):
             first, last = blocks_seen(args, t)
-            work += parts * (last_seen(args, t) + 1 - first * KEY_BLOCK + UNIT * (last + 1 - first))
+            work += parts * (last_seen(args, t) + 1 - first * KEY_BLOCK + BLOCK_COST * (last + 1 - first))
         begin, end = share(work, thread, n_threads)
         done = 0
         for t in range(n_tokens):
@@ -191,7 +191,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
             for block in range(first, last + 1):
                 for head in range(0, heads, LATENT_HEADS):
                     here = done
-                    done += min(position + 1 - block * KEY_BLOCK, KEY_BLOCK) + UNIT
+                    done += min(position + 1 - block * KEY_BLOCK, KEY_BLOCK) + BLOCK_COST
                     if here < begin or here >= end:
                         continue
                     n = min(LATENT_HEADS, heads - head)

@@ -298,6 +298,26 @@ def test_a_bad_key_or_query_is_seen_and_stays_where_it_belongs() -> None:
     np.testing.assert_array_equal(ours, clean)
 
 
+@pytest.mark.parametrize("kind", ["f32", "q8_0"])
+@pytest.mark.parametrize("window", [NO_WINDOW, 3, -KEY_BLOCK])
+def test_a_bad_value_reaches_no_token_that_does_not_see_it(window: int, kind: str) -> None:
+    """Tokens attend together; one comes before the value that is bad, or its window has left it behind."""
+    n = KEY_BLOCK + 5
+    for value in (np.inf, np.nan):
+        for bad in (KEY_BLOCK - 5, KEY_BLOCK + 1, n - 1):
+            cache, q, k, v = scenario(n, 2, 40, kind, 8)
+            v[bad, 1, 3] = value
+            cache.store(k.astype(np.float32), v.astype(np.float32), range(n))
+            first = n - 8
+            ours = generate([cache] * 8, q[first:], range(first, n), window)
+            alone = [generate([cache], q[p : p + 1], [p], window)[0] for p in range(first, n)]
+            np.testing.assert_array_equal(ours, np.stack(alone))
+            marked = np.broadcast_to((np.arange(n) == bad)[:, None, None], v.shape)
+            sees = [twin(q[p : p + 1], k, marked, p, window).any() for p in range(first, n)]
+            assert sees == [not np.isfinite(x).all() for x in ours]
+            assert any(sees)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_far_below_the_largest_weigh_exactly_nothing(kind: str) -> None:
     """No weight is so small that its products are subnormal: these take a hundred times as long."""
