@@ -68,6 +68,12 @@ BEGUN_BY_TEMPLATES = tuple(closing for _, closing in THINKING_TAGS[:6])
 ANSWER_HEADS = ("<|channel|>final<|message|>", "<|content|>", "to=user<|message|>")
 """What an answer without thoughts begins with (gpt-oss, Solar, Muse Glimmer)."""
 
+ANSWER_TAGS = (("<answer>", "</answer>"), ("<response>", "</response>"))
+"""Tags that some models put around their answers: Hunyuan A13B, Granite 3.2 and 3.3 when they think.
+
+Their chat templates name them.  In the answers of other models they are text.
+"""
+
 _PARTS_OF_TAGS = ("<|channel>", "<channel|>", "<|begin|>", "<|content|>", "<|eom|>")
 """Tokens of tags above that are several tokens; see ``_ALWAYS_SHOWN`` for gpt-oss."""
 

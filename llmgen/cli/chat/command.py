@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmgen.cli.chat.asked import Asked
 from llmgen.cli.common.config import configurable
 from llmgen.cli.common.guessing import check_draft
 from llmgen.cli.common.interrupts import noted
@@ -41,16 +42,18 @@ class Think(StrEnum):
     off = "off"
 
 
-# How to switch reasoning off, by the variable that a template reads.
-_WITHOUT_THOUGHTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    (r"\benable_thinking\b", {"enable_thinking": False}),  # Qwen, GLM, SmolLM3
-    (r"\bthinking is (not )?defined\b|\b(el)?if (not )?thinking\b", {"thinking": False}),  # DeepSeek, Granite
-    (r"\bthinking_budget\b", {"thinking_budget": 0}),  # Seed-OSS
-    (r"\bthinking_mode\b", {"thinking_mode": "disabled"}),  # MiniMax M3
-    (r"\breasoning is not undefined\b", {"reasoning": False}),  # Command A with experts
-    (r"'no_think'", {"reasoning_effort": "no_think"}),  # Hunyuan 3
-    (r'reasoning_effort in \["low", "minimal"\]', {"reasoning_effort": "minimal"}),  # Solar
+# How to switch reasoning off, by the variable that a template reads: it has to occur like this.
+_WITHOUT_THOUGHTS: tuple[tuple[str, str, Any], ...] = (
+    ("enable_thinking", r"\benable_thinking\b", False),  # Qwen, GLM, SmolLM3
+    ("thinking", r"\bthinking is (not )?defined\b|\b(el)?if (not )?thinking\b", False),  # DeepSeek, Granite
+    ("thinking_budget", r"\bthinking_budget\b", 0),  # Seed-OSS
+    ("thinking_mode", r"\bthinking_mode\b", "disabled"),  # MiniMax M3
+    ("reasoning", r"\breasoning is not undefined\b", False),  # Command A with experts
+    ("reasoning_effort", r"'no_think'", "no_think"),  # Hunyuan 3
+    ("reasoning_effort", r'reasoning_effort in \["low", "minimal"\]', "minimal"),  # Solar
 )
+_FLAG = "/no_think"
+"""What a template such as that of Nemotron Nano v2 looks for in the system message instead."""
 
 
 class WhenFull(StrEnum):
@@ -126,7 +129,7 @@ def talk(
         llm, used = models.open(path)
         talk = Conversation(
             *(llm, used, sampling, _say),
-            template_options=_options(used, think),
+            asked=_asked(used, think),
             stops=used.stops,
         )
         talk.system = system
@@ -196,13 +199,13 @@ class _Models:
         old, self._open = self._open, ExitStack()
         try:
             llm, template = self.open(path)
-            options = _options(template, self._think)
+            asked = _asked(template, self._think)
         except BaseException:
             self._open.close()
             self._open = old
             raise
         with noted():  # an interrupted change would leave neither model usable
-            talk.use(llm, template, template.stops, options)
+            talk.use(llm, template, template.stops, asked)
         old.close()
         return path
 
@@ -247,11 +250,13 @@ def _stand_in(llm: LLM) -> ChatTemplate:
     return format.template(bos, eos)
 
 
-def _options(template: ChatTemplate, think: Think) -> dict[str, Any]:
-    """What the template gets besides the messages."""
+def _asked(template: ChatTemplate, think: Think) -> Asked:
+    """What the template gets besides the conversation."""
     if think is not Think.off:
-        return {}
-    for pattern, options in _WITHOUT_THOUGHTS:
-        if re.search(pattern, template.source):
-            return dict(options)
+        return Asked()
+    for name, pattern, value in _WITHOUT_THOUGHTS:
+        if name in template.reads and re.search(pattern, template.source):
+            return Asked({name: value})
+    if f"'{_FLAG}' in" in template.source:
+        return Asked(flag=_FLAG)
     raise UsageError("this model's chat template cannot turn thoughts off; --think hide does not show them")

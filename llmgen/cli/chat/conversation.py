@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmgen.cli.chat import fullness, thinking
+from llmgen.cli.chat.asked import Asked
 from llmgen.cli.chat.joined import JoinedStream
 from llmgen.cli.terminal.progress import PromptBar
 from llmgen.errors import ContextFullError, LLMGenError, UsageError
@@ -56,7 +57,7 @@ class Conversation:
     template: ChatTemplate
     sampling: SamplingParams
     say: Callable[[str], None]
-    template_options: dict[str, Any] = field(default_factory=dict)
+    asked: Asked = field(default_factory=Asked)
     stops: tuple[str, ...] = ()
     messages: list[Message] = field(default_factory=list)
     left_out: int = 0
@@ -77,6 +78,8 @@ class Conversation:
         )
         self.thinks = False
         """Whether the running answer begins within thoughts."""
+        self.answer_tags: tuple[str, str] | None = None
+        """The tags that may be around the running answer."""
         self.after_label = False
         """Whether the running answer begins with the space after a label such as ``Assistant:``."""
         self._said: set[object] = set()
@@ -85,10 +88,10 @@ class Conversation:
         """Give the cache back."""
         self.session.close()
 
-    def use(self, llm: LLM, template: ChatTemplate, stops: tuple[str, ...], options: dict[str, Any]) -> None:
+    def use(self, llm: LLM, template: ChatTemplate, stops: tuple[str, ...], asked: Asked) -> None:
         """Continue with another model."""
         self.session.close()
-        self.llm, self.template, self.stops, self.template_options = llm, template, stops, options
+        self.llm, self.template, self.stops, self.asked = llm, template, stops, asked
         self.session = llm.session()
         self._forget()
 
@@ -184,6 +187,7 @@ class Conversation:
         """The same for the message that is already the last one."""
         self._prompt, self._continues = self._fitted(self._encode), False
         self.thinks = thinking.opened_by(self._prompt.text)
+        self.answer_tags = thinking.answer_tags(self.template)
         self.after_label = self._prompt.text.endswith(":")
         return self._stream(seed_shift)
 
@@ -192,7 +196,8 @@ class Conversation:
         if self.answer is None:
             raise UsageError("there is no answer to continue; write a message first")
         self._prompt, self._continues = self._fitted(self._up_to_answer), True
-        self.thinks = self._written is not None and thinking.ends_inside(*self._written)
+        before = thinking.after(*(self._written or ("", False)), thinking.answer_tags(self.template))
+        self.thinks, self.answer_tags = before.inside, before.tags_left if self._written else None
         self.after_label = False
         return self._stream(0)
 
@@ -242,7 +247,7 @@ class Conversation:
         if self._continues and self._written is None:  # its thoughts, if any, are separate already
             last = self.messages[-1]
             return {**last, "content": last["content"] + text}
-        return _message(*self._text_so_far(text))
+        return _message(*self._text_so_far(text), thinking.answer_tags(self.template))
 
     def _stream(self, seed_shift: int) -> JoinedStream:
         prompt = self._prompt
@@ -356,12 +361,13 @@ class Conversation:
         return _Known(text, self._ids([*before, (answer, True)]))
 
     def _parts(self, messages: list[Message]) -> list[Part]:
-        fitted, said = self.template.fit_system(messages, **self.template_options)
+        keywords = self.asked.keywords
+        fitted, said = self.template.fit_system(self.asked.flagged(messages), **keywords)
         if said is not None and said not in self._said:
             self._said.add(said)
             self.say(said)
         guarded = self.llm.tokenizer.guarded_for(self.template.source)
-        return self.template.render_parts(fitted, True, guarded=guarded, **self.template_options)
+        return self.template.render_parts(fitted, True, guarded=guarded, **keywords)
 
     def _ids(self, parts: list[Part], add_special: bool = True) -> list[int]:
         tokenizer = self.llm.tokenizer
@@ -381,9 +387,9 @@ class Conversation:
         return _Known(text, self._ids(parts))
 
 
-def _message(text: str, thinks: bool) -> Message:
+def _message(text: str, thinks: bool, answer_tags: tuple[str, str] | None) -> Message:
     """An answer as it is kept: its thoughts apart."""
-    thoughts, answer = thinking.split(text, thinks)
+    thoughts, answer = thinking.split(text, thinks, answer_tags)
     message: Message = {"role": "assistant", "content": answer}
     if thoughts:
         message["reasoning_content"] = thoughts

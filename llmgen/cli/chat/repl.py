@@ -234,6 +234,7 @@ class Repl:
             markdown=self._markdown,
             thinks=self.talk.thinks,
             may_think=self._think != "show" and self.talk.may_think,
+            answer_tags=self.talk.answer_tags,
             after_label=self.talk.after_label,
             wraps=self._wraps,
         )

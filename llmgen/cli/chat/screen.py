@@ -26,20 +26,23 @@ class AnswerScreen:
         markdown: bool = False,
         thinks: bool = False,
         may_think: bool = False,
+        answer_tags: tuple[str, str] | None = None,
         after_label: bool = False,
         wraps: bool = True,
     ) -> None:
         """``thinks``: the answer begins inside thoughts, which the prompt has opened.
 
         ``may_think``: it may begin with thoughts without an opening mark; if thoughts are not
-        shown, it is held back until that is known.  ``after_label``: the space at its
+        shown, it is held back until that is known.  ``answer_tags``: what this model puts around
+        its answers.  ``after_label``: the space at its
         beginning belongs to the label before it.  ``wraps``: break lines at words.
         """
         self._terminal = sys.stdout.isatty()
         self._think: Think = "show" if think == "fold" and self._terminal and is_simple() else think
         # A pipe gets exactly what the model wrote, unless thoughts are not wanted.
         apart = self._terminal or think != "show"
-        self._splitter = ThinkSplitter(thinks, may_think and self._think != "show") if apart else None
+        waits = may_think and self._think != "show"
+        self._splitter = ThinkSplitter(thinks, waits, answer_tags) if apart else None
         self._write, self._end = _writer(markdown and self._terminal and not is_simple(), wraps)
         self._thoughts_writer = PlainWriter(sys.stdout, _dim, wraps)
         self._thought_s: float | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from llmgen.tokenizer.special import ANSWER_HEADS, BEGUN_BY_TEMPLATES, THINKING_TAGS
+from llmgen.tokenizer.special import ANSWER_HEADS, ANSWER_TAGS, BEGUN_BY_TEMPLATES, THINKING_TAGS
 
 if TYPE_CHECKING:
     from llmgen.tokenizer import ChatTemplate, Tokenizer
@@ -20,14 +21,18 @@ class ThinkSplitter:
     come first: a ``<think>`` later in an answer is text.
     """
 
-    def __init__(self, inside: bool = False, waits: bool = False) -> None:
+    def __init__(
+        self, inside: bool = False, waits: bool = False, answer_tags: tuple[str, str] | None = None
+    ) -> None:
         """``inside``: the prompt has already opened the thoughts.
 
         ``waits``: text without an opening mark may be thoughts too, so it is held back until
-        a closing mark shows that it was, or the end that it was not.
+        a closing mark shows that it was, or the end that it was not.  ``answer_tags``: what this
+        model puts around its answers.
         """
         self._inside = inside
         self._waits = waits
+        self._answer = _Unwrapper(*answer_tags) if answer_tags else None
         self._closing = _CLOSING
         self._done = False
         self._held = ""
@@ -39,19 +44,40 @@ class ThinkSplitter:
         return self._inside
 
     @property
+    def tags_left(self) -> tuple[str, str] | None:
+        """The ``answer_tags`` for the continuation of this text; the opening one is empty if it was there."""
+        return self._answer.left if self._answer else None
+
+    @property
     def held(self) -> str:
         """The text that is held back."""
         return self._held
 
     def push(self, text: str) -> list[tuple[bool, str]]:
         """The parts that this text completes."""
+        return self._unwrapped(self._split(text))
+
+    def finish(self) -> list[tuple[bool, str]]:
+        """The rest that was held back."""
+        parts = self._unwrapped(self._rest())
+        if self._answer and (end := self._answer.finish()):
+            parts.append((False, end))
+        return parts
+
+    def _unwrapped(self, parts: list[tuple[bool, str]]) -> list[tuple[bool, str]]:
+        """The parts, those of the answer without the tags around it."""
+        if self._answer is None:
+            return parts
+        pushed = [(kind, text if kind else self._answer.push(text)) for kind, text in parts]
+        return [(kind, text) for kind, text in pushed if text]
+
+    def _split(self, text: str) -> list[tuple[bool, str]]:
         if self._done:
             return self._begun(False, text)
         self._held += text
         return self._inside_out() if self._inside else self._outside()
 
-    def finish(self) -> list[tuple[bool, str]]:
-        """The rest that was held back."""
+    def _rest(self) -> list[tuple[bool, str]]:
         if not self._inside and self._waits and (end := _unopened(self._held, whole=True)):
             return self._close(*end)
         held, self._held = self._held, ""
@@ -101,6 +127,58 @@ class ThinkSplitter:
         return [(is_thought, text)] if text else []
 
 
+class _Unwrapper:
+    """Takes off the tags around an answer: one at its very beginning, and then the other at its very end."""
+
+    def __init__(self, opening: str, closing: str) -> None:
+        self._opening, self._closing = opening, closing
+        beginnings = "|".join(re.escape(closing[:n]) for n in range(len(closing), 0, -1))
+        self._maybe_end = re.compile(rf"\n*(?:(?:{beginnings})\s*)?\Z")
+        self._end = re.compile(rf"\n*{re.escape(closing)}\s*\Z")
+        self._held = ""
+        self._wrapped = not opening
+        self._fresh = not self._wrapped  # the answer's own text has not begun
+
+    @property
+    def left(self) -> tuple[str, str] | None:
+        """The tags that may still come."""
+        if self._wrapped:
+            return "", self._closing
+        return (self._opening, self._closing) if self._fresh else None
+
+    def push(self, text: str) -> str:
+        """The text that this completes; what may belong to a tag is held back."""
+        self._held += text
+        if self._fresh:
+            self._begin()
+        if self._fresh:
+            return ""
+        match = self._maybe_end.search(self._held) if self._wrapped else None
+        at = match.start() if match else len(self._held)
+        text, self._held = self._held[:at], self._held[at:]
+        return text
+
+    def finish(self) -> str:
+        """The rest that was held back, without the closing tag."""
+        return self._end.sub("", self._held) if self._wrapped else self._held
+
+    def _begin(self) -> None:
+        """Take the opening tag off, if there is one, with the line breaks that follow it."""
+        start = self._held.lstrip()
+        if not self._wrapped and start.startswith(self._opening):
+            self._wrapped, self._held = True, start.removeprefix(self._opening)
+        if self._wrapped:
+            self._held = self._held.lstrip("\n")
+            self._fresh = not self._held
+        else:
+            self._fresh = self._opening.startswith(start)
+
+
+def answer_tags(template: ChatTemplate) -> tuple[str, str] | None:
+    """The tags around the answers of the model that has this chat template; None if there are none."""
+    return next((tags for tags in ANSWER_TAGS if all(tag in template.source for tag in tags)), None)
+
+
 def _overlap(text: str, mark: str) -> int:
     """How many characters of a mark's beginning are at the end of the text."""
     return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)
@@ -146,15 +224,15 @@ def may_be_unopened(prompt: str, template: ChatTemplate, tokenizer: Tokenizer) -
     )
 
 
-def ends_inside(text: str, inside: bool = False) -> bool:
-    """Whether a text ends within thoughts."""
-    splitter = ThinkSplitter(inside)
+def after(text: str, inside: bool, answer_tags: tuple[str, str] | None) -> ThinkSplitter:
+    """The splitter behind an answer's beginning: whether it is inside thoughts there, which tags may still come."""
+    splitter = ThinkSplitter(inside, answer_tags=answer_tags)
     splitter.push(text)
-    return splitter.inside
+    return splitter
 
 
-def split(text: str, inside: bool = False) -> tuple[str, str]:
-    """Split a whole text into ``(thoughts, answer)``."""
-    splitter = ThinkSplitter(inside, waits=True)
+def split(text: str, inside: bool = False, answer_tags: tuple[str, str] | None = None) -> tuple[str, str]:
+    """Split a whole text into ``(thoughts, answer)``; the arguments are those of :class:`ThinkSplitter`."""
+    splitter = ThinkSplitter(inside, waits=True, answer_tags=answer_tags)
     parts = [*splitter.push(text), *splitter.finish()]
     return tuple("".join(part for is_thought, part in parts if is_thought is kind) for kind in (True, False))  # type: ignore[return-value]

@@ -13,16 +13,19 @@ from rich.console import Console
 from llmgen.cli.chat import command
 from llmgen.cli.chat.markdown import MarkdownWriter
 from llmgen.cli.chat.screen import AnswerScreen, Think
-from llmgen.cli.chat.thinking import ThinkSplitter, may_be_unopened, opened_by, split
+from llmgen.cli.chat.thinking import ThinkSplitter, after, answer_tags, may_be_unopened, opened_by, split
+from llmgen.errors import UsageError
 from llmgen.tokenizer import ChatTemplate
 from screens import Screen
 from shared import shared
 from vocabularies import byte_level
 
 
-def cut(text: str, inside: bool, sizes: list[int]) -> list[tuple[bool, str]]:
+def cut(
+    text: str, inside: bool, sizes: list[int], tags: tuple[str, str] | None = None
+) -> list[tuple[bool, str]]:
     """The parts of a text that comes in pieces of these sizes, neighbours of a kind joined."""
-    splitter, parts = ThinkSplitter(inside, waits=True), []
+    splitter, parts = ThinkSplitter(inside, waits=True, answer_tags=tags), []
     for size in sizes:
         piece, text = text[:size], text[size:]
         parts += splitter.push(piece)
@@ -131,12 +134,77 @@ def test_templates_of_families_open_the_thoughts(name: str, options: dict[str, o
         ("google-gemma-4-31B-it-interleaved", "<|channel>thought\n<channel|>"),
         ("tencent-Hy3", "<think:opensource></think:opensource>"),
         ("upstage-Solar-Open-100B", "<|think|><|end|><|begin|>assistant"),
+        ("NVIDIA-Nemotron-Nano-v2", "<think></think>"),
     ],
 )
 def test_templates_of_families_are_asked_for_no_thoughts(name: str, end: str) -> None:
     template = ChatTemplate(shared(f"templates/{name}.jinja").read_text(encoding="utf-8"))
-    options = command._options(template, command.Think.off)
-    assert template.render([{"role": "user", "content": "Hi"}], **options).endswith(end)
+    asked = command._asked(template, command.Think.off)
+    for before in ([], [{"role": "system", "content": "Be kind."}]):
+        prompt = template.render(
+            asked.flagged([*before, {"role": "user", "content": "Hi"}]), **asked.keywords
+        )
+        assert prompt.endswith(end)
+        assert "/no_think" not in prompt.removesuffix(end)
+        assert not before or "Be kind." in prompt
+
+
+def test_a_template_that_reads_another_variable_is_not_asked_in_vain() -> None:
+    """One that only keeps the thoughts of earlier answers has a word for that, which contains the other's name."""
+    for name in ("LFM2.5-8B-A1B", "Kimi-K2-Thinking"):
+        template = ChatTemplate(shared(f"templates/{name}.jinja").read_text(encoding="utf-8"))
+        with pytest.raises(UsageError, match="cannot turn thoughts off"):
+            command._asked(template, command.Think.off)
+
+
+GRANITE = ("<response>", "</response>")
+HUNYUAN = ("<answer>", "</answer>")
+
+
+@pytest.mark.parametrize(
+    ("text", "tags", "answer"),
+    [
+        ("<think>hm</think>\n<answer>\nHello\n</answer>", HUNYUAN, "Hello"),
+        ("<think>hm</think><response>Hello</response>\n", GRANITE, "Hello"),
+        ("<answer>\n  Hello</answer>", HUNYUAN, "  Hello"),
+        ("<think>hm</think>\n<answer>\nHel", HUNYUAN, "Hel"),
+        ("<answer>Hello</answ", HUNYUAN, "Hello</answ"),
+        ("<answer>a </answer> b\n</answer>", HUNYUAN, "a </answer> b"),
+        ("Write <answer>4</answer>", HUNYUAN, "Write <answer>4</answer>"),
+        ("<answers>4</answer>", HUNYUAN, "<answers>4</answer>"),
+        ("<ans", HUNYUAN, "<ans"),
+        ("<answer>", HUNYUAN, ""),
+        ("<think>hm</think><answer>4</answer>", None, "<answer>4</answer>"),  # another model's text
+        ("<answer>4</answer>", GRANITE, "<answer>4</answer>"),
+    ],
+)
+def test_tags_around_the_answer(text: str, tags: tuple[str, str] | None, answer: str) -> None:
+    assert split(text, False, tags)[1] == answer
+    for size in (1, 3, 7):
+        assert dict(cut(text, False, [size] * len(text), tags)).get(False, "") == answer
+
+
+@pytest.mark.parametrize(
+    ("before", "left"),
+    [
+        ("<think>h", HUNYUAN),
+        ("<think>hm</think>\n<ans", HUNYUAN),
+        ("<answer>Hel", ("", "</answer>")),
+        ("Hel", None),
+    ],
+)
+def test_tags_that_a_continuation_may_bring(before: str, left: tuple[str, str] | None) -> None:
+    assert after(before, False, HUNYUAN).tags_left == left
+    continued = ThinkSplitter(answer_tags=("", "</answer>"))
+    parts = [*continued.push("\nlo\n</answer>"), *continued.finish()]
+    assert "".join(part for _, part in parts) == "\nlo"
+
+
+def test_which_models_have_tags_around_their_answers() -> None:
+    for name, tags in (("ibm-granite-granite-3.3-2B-Instruct", GRANITE), ("Qwen3.5-4B", None)):
+        template = ChatTemplate(shared(f"templates/{name}.jinja").read_text(encoding="utf-8"))
+        assert answer_tags(template) == tags
+    assert answer_tags(ChatTemplate("{{ content.split('<answer>')[-1].split('</answer>')[0] }}")) == HUNYUAN
 
 
 def test_which_answers_may_be_thoughts_that_nothing_opened() -> None:
