@@ -12,10 +12,20 @@ from llmgen.backends.cpu.model import Model, dry_run
 from llmgen.backends.cpu.runtime.cpu import target
 from llmgen.backends.cpu.runtime.library import KernelLibrary, Progress
 from llmgen.backends.cpu.runtime.threads import default_threads
+from llmgen.backends.cpu.states import StateLayout
 from llmgen.engine.interfaces import TokenizerLike
 from llmgen.engine.kv_measure import probe
-from llmgen.engine.kv_plan import CANDIDATES, REFERENCE, Candidate, Plan, Report, check_passed, choose
-from llmgen.engine.kv_plan_file import default_file, keep, kept, plan_key
+from llmgen.engine.kv_plan import (
+    CANDIDATES,
+    REFERENCE,
+    Candidate,
+    Plan,
+    Report,
+    check_passed,
+    choose,
+    nothing_to_choose,
+)
+from llmgen.engine.kv_plan_file import default_file, keep, kept, measuring_alone, plan_key
 from llmgen.gguf import GGUFFile
 from llmgen.model.fingerprint import fingerprint
 from llmgen.model.kv_config import AUTO, KVAutoConfig, KVCacheConfig
@@ -39,15 +49,21 @@ def plan_for(
     """The plan for a file: a kept one that still holds, unless ``again``, else a new one, which is kept.
 
     n_ctx, n_threads, progress, rope_scaling: as for ``Model.load``; ``tokenizer``: called where the model has
-    to be measured.  Raises LLMGenError.
+    to be measured.  While another process measures, this one waits, and takes its plan if that holds here.
+    Raises LLMGenError.
     """
     decoder, layout = dry_run(file, n_ctx, n_threads=n_threads, rope_scaling=rope_scaling)
+    if not layout.bytes_per_token:
+        return nothing_to_choose(layout.n_ctx)
     threads = default_threads() if n_threads is None else n_threads
     budget = _budget(config)
     path = config.plan_file or default_file()
     machine = f"{target().cpu} {target().level} {threads} threads"
     key = plan_key(fingerprint(file), machine, layout.n_ctx, config, rope_scaling)
-    if not again and (plan := kept(path, key, budget, config)) is not None:
+
+    def kept_one() -> Plan | None:
+        if again or (plan := kept(path, key, budget, config)) is None:
+            return None
         _log.debug("KV cache %s, from %s: %s", plan.chosen, path, plan.reason)
         return check_passed(plan, config)
 
@@ -61,16 +77,27 @@ def plan_for(
         finally:
             model.close()
 
+    if (plan := kept_one()) is not None:
+        return plan
+    with measuring_alone(path):
+        if (plan := kept_one()) is not None:  # from the process that measured meanwhile
+            return plan
+        sized = _sized(layout, budget)
+        KernelLibrary.for_level(None).require(_kernels([c.kinds for c in sized if c.fits]), progress)
+        what = probe(tokenizer(), decoder.vocab_size, layout.n_ctx, config.probe_tokens, config.probe_steps)
+        plan = choose(opened, sized, what, layout.n_ctx, budget, config, report)
+        keep(path, key, config, plan)
+    return check_passed(plan, config)
+
+
+def _sized(layout: StateLayout, budget: int | None) -> list[Candidate]:
+    """The candidates with their sizes."""
     sized = []
     for kinds in CANDIDATES:
         other = layout.of_kind(kinds)
         size = other.bytes_for(layout.n_ctx)
         sized.append(Candidate(kinds, other.bytes_per_token, size, budget is None or size <= budget))
-    KernelLibrary.for_level(None).require(_kernels([c.kinds for c in sized if c.fits]), progress)
-    what = probe(tokenizer(), decoder.vocab_size, layout.n_ctx, config.probe_tokens, config.probe_steps)
-    plan = choose(opened, sized, what, layout.n_ctx, budget, config, report)
-    keep(path, key, config, plan)
-    return check_passed(plan, config)
+    return sized
 
 
 def _kernels(candidates: Sequence[KVCacheConfig]) -> list[str]:

@@ -70,6 +70,9 @@ def _print(plan: Plan) -> None:
         "ms a token",
         "",
     )
+    if not plan.candidates:
+        print(plan.reason)
+        return
     table(head, [_row(candidate, plan) for candidate in plan.candidates], right=_RIGHT)
     print()
     budget = "as much as it likes" if plan.budget_bytes is None else f"at most {size(plan.budget_bytes)}"

@@ -155,6 +155,12 @@ def _best(measured: list[Candidate]) -> tuple[Candidate, str]:
     )
 
 
+def nothing_to_choose(n_ctx: int) -> Plan:
+    """The plan for a model without keys and values."""
+    reason = "this model keeps no keys and values, so there is nothing to plan"
+    return Plan(n_ctx, None, (), REFERENCE, reason, True)
+
+
 def _nothing_fits(sized: Sequence[Candidate], n_ctx: int, budget: int | None) -> LLMGenError:
     least = min(sized, key=lambda candidate: candidate.bytes_per_context)
     return LLMGenError(

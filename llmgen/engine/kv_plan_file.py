@@ -12,6 +12,8 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import platformdirs
 from llmgen.engine.kv_measure import Quality
 from llmgen.engine.kv_plan import Candidate, Plan
 from llmgen.errors import LLMGenError
-from llmgen.files import read_bounded, replacing
+from llmgen.files import folder_lock, read_bounded, replacing
 from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
 
 FORMAT, VERSION = "llmgen KV plans", 1
@@ -67,6 +69,21 @@ def kept(path: Path, key: str, budget: int | None, config: KVAutoConfig) -> Plan
     return None
 
 
+@contextmanager
+def measuring_alone(path: Path) -> Iterator[None]:
+    """Wait until no other process measures for this file, and be the only one that does for the length of the block.
+
+    The lock of a process that dies is free.  Raises LLMGenError where the file could not be written.
+    """
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(folder_lock(path.with_name(f"{path.name}.lock"), lambda: None))
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        yield
+
+
 def keep(path: Path, key: str, config: KVAutoConfig, plan: Plan) -> None:
     """Put a plan into the file, in place of an earlier one.  Raises LLMGenError if it cannot be written."""
     entry = {
@@ -82,9 +99,7 @@ def keep(path: Path, key: str, config: KVAutoConfig, plan: Plan) -> None:
         with replacing(path.resolve()) as file:
             file.write(text.encode())
     except OSError as error:
-        raise LLMGenError(
-            f"cannot write the plan file {path}: {error.strerror or error}; give another one (--kv-plan)"
-        ) from error
+        raise _cannot_write(path, error) from error
 
 
 def plan_as_dict(plan: Plan) -> dict[str, Any]:
@@ -143,6 +158,12 @@ def _read(path: Path) -> list[dict[str, Any]]:
     if not whole:
         raise _no_plans(path, "it is no file of plans, or one of another version")
     return entries
+
+
+def _cannot_write(path: Path, error: OSError) -> LLMGenError:
+    return LLMGenError(
+        f"cannot write the plan file {path}: {error.strerror or error}; give another one (--kv-plan)"
+    )
 
 
 def _no_plans(path: Path, reason: str) -> LLMGenError:

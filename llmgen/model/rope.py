@@ -32,6 +32,12 @@ class RopeScaling:
     asked: bool = False
     """Whether the user has asked for it (model/rope_option.py)."""
 
+    def __str__(self) -> str:
+        """As --rope-scaling says it."""
+        if self.kind == "longrope":
+            return self.kind
+        return f"{self.kind}:{self.factor:g}" if self.factor != 1 else "none"
+
     @classmethod
     def read(cls, keys: Keys, context_length: int, ramp: bool = False) -> RopeScaling:
         """From the metadata; ``ramp``: whether the architecture lets the file set YaRN's ramp."""

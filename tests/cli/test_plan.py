@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiny
+from archs import build_arch
 from program import llmgen, refused
 
 CONTEXT = ("-c", "128", "-t", "1")
@@ -42,6 +43,14 @@ def test_a_plan_as_json_and_as_a_table(model: str, tmp_path: Path) -> None:
     assert lines[-1] == f"{plan['chosen']} for 128 tokens (at most 8.0 kB): {plan['reason']}"
     again = llmgen("plan", model, *CONTEXT, *SMALL, *kept, "--again")
     assert "measuring" in again.stderr
+
+
+def test_a_model_without_keys_has_nothing_to_plan(tmp_path: Path) -> None:
+    kept = tmp_path / "plans.json"
+    done = llmgen("plan", str(build_arch("mamba-dense")), "--kv-plan", str(kept))
+    assert done.stdout == "this model keeps no keys and values, so there is nothing to plan\n"
+    assert done.stderr == ""
+    assert not kept.exists()
 
 
 def test_run_takes_the_plan(model: str, tmp_path: Path) -> None:

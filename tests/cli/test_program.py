@@ -80,6 +80,12 @@ def test_version_names_what_computes() -> None:
         (["pull"], "missing argument 'MODEL...' (see `llmgen pull --help`)"),
         (["list", "extra"], "unexpected extra argument"),
         (["run", "m", "--temp"], "option '--temp' requires an argument (see `llmgen run --help`)"),
+        (
+            ["run", "m", "--kv-type", "auto", "--kv-plan", ""],
+            "--kv-plan is empty, expected the name of a file",
+        ),
+        (["run", "m", "-f", "a", "-f", ""], "--file is empty, expected the name of a file"),
+        (["batch", "m", ""], "IN.jsonl is empty, expected the name of a file"),
     ],
 )
 def test_wrong_usage(arguments: list[str], says: str) -> None:

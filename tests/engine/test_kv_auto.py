@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,26 @@ def test_a_model_is_measured_once(path: Path, tmp_path: Path) -> None:
     other, told = opened(path, kv_type=KVAutoConfig(max_mean_kl=0.2))
     with other:
         assert told == list(KINDS)
+
+
+def test_what_another_process_measured_meanwhile_is_taken(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "state" / "kv-plans.json"
+    with opened(path, kv_type="auto")[0] as llm:
+        plan, measured = llm.kv_plan, file.read_bytes()
+    file.unlink()
+
+    @contextmanager
+    def waiting(at: Path) -> Iterator[None]:
+        assert at == file
+        file.write_bytes(measured)  # by the process that this one waited for
+        yield
+
+    monkeypatch.setattr(api_kv, "measuring_alone", waiting)
+    again, told = opened(path, kv_type="auto")
+    with again:
+        assert (told, again.kv_plan) == ([], plan)
 
 
 def test_a_budget_leaves_out_what_is_too_large(path: Path, tmp_path: Path) -> None:

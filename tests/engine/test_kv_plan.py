@@ -17,8 +17,9 @@ import pytest
 from llmgen.engine import kv_plan
 from llmgen.engine.kv_measure import Probe, Quality, compare, needle_rank, probe, step_seconds
 from llmgen.engine.kv_plan import CANDIDATES, Candidate, Plan, check_passed, choose
-from llmgen.engine.kv_plan_file import keep, kept, plan_as_dict, plan_key
+from llmgen.engine.kv_plan_file import keep, kept, measuring_alone, plan_as_dict, plan_key
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.files import try_folder_lock
 from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
 
 N_VOCAB = 50
@@ -225,6 +226,17 @@ def test_a_kept_plan_is_the_plan(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["plans"][0]["plan"] == plan_as_dict(plan_of(F16)) | {
         "candidates": [json.loads(json.dumps(c)) for c in plan_as_dict(plan_of(F16))["candidates"]]
     }
+
+
+def test_one_process_measures_at_a_time(tmp_path: Path) -> None:
+    lock = tmp_path / "folder" / "plans.json.lock"
+    with measuring_alone(tmp_path / "folder" / "plans.json"), try_folder_lock(lock) as state:
+        assert state == "taken"
+    assert not lock.exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(LLMGenError, match="cannot write the plan file .*--kv-plan"):
+        with measuring_alone(tmp_path / "file" / "plans.json"):
+            pytest.fail("there is no such folder")
 
 
 def test_a_plan_holds_for_a_time_and_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.progress import Bar
 from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.model.decode_config import DecodeConfig
 from llmgen.visible import visible
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ class _Work:
         with GGUFFile.open(path) as file:
             model, load_s = self._load(file, threads)
             try:
-                run = _begin(path, file, model, self.plan, load_s)
+                run = _begin(path, file, model, self.plan, load_s, self.engine.decode_plan)
                 self.runs.append(run)
                 with in_use(path, model), Bench(model, file, self.plan) as bench:
                     self._tests(bench, run)
@@ -279,7 +280,9 @@ class _Work:
         self.report.row(run, row)
 
 
-def _begin(path: Path, file: GGUFFile, model: Model, plan: Plan, load_s: float) -> Run:
+def _begin(
+    path: Path, file: GGUFFile, model: Model, plan: Plan, load_s: float, decode: DecodeConfig | None
+) -> Run:
     """A run before its tests."""
     from llmgen.cli.bench.measure import Run
     from llmgen.cli.common.summary import describe_file, quantization_name
@@ -294,6 +297,8 @@ def _begin(path: Path, file: GGUFFile, model: Model, plan: Plan, load_s: float) 
         kv_type=model.layout.kv_type,
         kv_bytes_per_token=model.kv_bytes_per_token,
         kv_cache=plan.kv_cache,
+        rope_scaling=str(model.config.rope_scaling),
+        decode_plan=(decode or DecodeConfig()).plan,
         load_s=load_s,
         local_window=local_window(model),
     )

@@ -148,7 +148,8 @@ class Run:
     """Everything that was measured with one model and one number of threads.
 
     ``read_rate`` is the machine's, in bytes per second; None if no test is compared with it.
-    ``local_window`` is what JSON says where generated tokens do not see all keys.
+    ``rope_scaling`` is how positions are scaled, such as "yarn:4" or "none", ``decode_plan`` how generated tokens
+    attend, and ``local_window`` what JSON says where they do not see all keys.
     """
 
     model: str
@@ -159,6 +160,8 @@ class Run:
     kv_type: str
     kv_bytes_per_token: int
     kv_cache: bool
+    rope_scaling: str
+    decode_plan: str
     load_s: float
     read_rate: float | None = None
     local_window: dict[str, int] = field(default_factory=dict)

@@ -61,6 +61,8 @@ def values(run: Run, row: Row) -> dict[str, Any]:
         "threads": run.threads,
         "kv_type": run.kv_type,
         "kv_cache": run.kv_cache,
+        "rope_scaling": run.rope_scaling,
+        "decode_plan": run.decode_plan,
         "test": row.test.name,
         "n_prompt": row.test.n_prompt,
         "n_generate": row.test.n_generate,
@@ -222,12 +224,15 @@ class _JSON(Report):
 def _as_dict(run: Run) -> dict[str, Any]:
     """A run with its tests, which do not repeat the run's own fields."""
     above = {*_model(run), *_machine(), "version", "threads", "kv_type", "kv_cache", "read_gb_per_s"}
+    above |= {"rope_scaling", "decode_plan"}
     return {
         **_model(run),
         "threads": run.threads,
         "kv_type": run.kv_type,
         "kv_cache": run.kv_cache,
         "kv_bytes_per_token": run.kv_bytes_per_token,
+        "rope_scaling": run.rope_scaling,
+        "decode_plan": run.decode_plan,
         **run.local_window,
         "load_s": run.load_s,
         "read_gb_per_s": run.read_rate and run.read_rate / 1e9,

@@ -1,13 +1,15 @@
-"""Command-line arguments as the text that was typed."""
+"""Command-line arguments as the text that was typed, and names of files that are none."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 from llmgen.cli.common.signatures import parameters_of, with_parameters
 from llmgen.cli.common.texts import decoded
+from llmgen.errors import UsageError
 
 _NAME_FILES = ("MODEL", "MODEL...", "FILE|NAME")
 
@@ -17,9 +19,12 @@ def reading_texts(command: Callable[..., None]) -> Callable[..., None]:
 
     Python decodes arguments with the locale's encoding and turns what does not fit into lone
     surrogates, which no tokenizer accepts.  File names stay as they are, since they go back
-    to the system.
+    to the system; an empty one is refused.
     """
     parameters = parameters_of(command)
+    for parameter in parameters:
+        if _is_path(parameter.annotation):
+            _refuse_empty(_info(parameter.annotation), _shown_name(parameter.name, parameter.annotation))
     texts = [parameter for parameter in parameters if not _names_file(parameter.annotation)]
     names = {parameter.name: _shown_name(parameter.name, parameter.annotation) for parameter in texts}
 
@@ -28,6 +33,22 @@ def reading_texts(command: Callable[..., None]) -> Callable[..., None]:
         command(*args, **{name: _as_text(value, names.get(name)) for name, value in values.items()})
 
     return with_texts
+
+
+def _is_path(hint: Any) -> bool:
+    """Whether a parameter is a path, several, or perhaps one."""
+    return hint is Path or any(map(_is_path, get_args(hint)[:1]))
+
+
+def _refuse_empty(info: Any, name: str) -> None:
+    """Have a parameter refuse an empty name, which as a path would mean the current folder."""
+
+    def path(typed: Any) -> Path:
+        if typed == "":
+            raise UsageError(f"{name} is empty, expected the name of a file")
+        return Path(typed)
+
+    info.parser, info.metavar = path, info.metavar or "FILE"
 
 
 def _as_text(value: Any, name: str | None) -> Any:

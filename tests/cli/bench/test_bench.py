@@ -155,6 +155,8 @@ def test_json_says_that_tokens_see_a_part_of_the_keys(
     [row] = [json.loads(line) for line in llmgen(*small, "--format", "jsonl").stdout.splitlines()]
     expected = 64 if local else None
     assert run.get("decode_local_window") == row.get("decode_local_window") == expected
+    for found in (run, row):
+        assert (found["rope_scaling"], found["decode_plan"]) == ("none", "fixed" if local else "auto")
 
 
 def test_a_prompt_and_generation_count_together(two_tiny_models: tuple[str, str]) -> None:
