@@ -37,7 +37,7 @@ def test_smollm2() -> None:
     assert "2 <|im_end|>" in told["ends an answer"]
     assert told["chat template"].startswith("tokenizer.chat_template in the file")
     assert int(told["threads"]) >= 1
-    assert told["kernels"] in ("amx", "avx512vnni", "avxvnni", "avx2", "neon", "generic")
+    assert told["kernels"] in ("amx", "avx512vnni", "avxvnni", "avx2", "i8mm", "neon", "generic")
 
 
 def test_what_options_change() -> None:

@@ -65,7 +65,7 @@ from llmgen.backends.cpu.kernels.simd import (
     zero_f32x16,
     zero_i32x16,
 )
-from llmgen.backends.cpu.kernels.transpose import store_transposed_32
+from llmgen.backends.cpu.kernels.transpose import store_tile
 
 PAIRS = LEVEL == "amx"
 """Whether two tiles lie side by side."""
@@ -227,7 +227,7 @@ def put_tile(out, tile, blocks, rows):  # type: ignore[no-untyped-def]
     else:
         out += tile * blocks * TILE_BLOCK
         for i in range(0, 128 * blocks, 128):
-            store_transposed_32(
+            store_tile(
                 out,
                 (
                     _token(rows[0] + i, out, 0),

@@ -16,6 +16,7 @@ Activations are signed and lie in [-127, 127].  Weights are unsigned and small
   2 (32004); signed 8-bit weights give one (|w| times the activation with w's sign:
   2 * 128 * 127 = 32512).  ``vpmaddwd`` with ones then adds pairs into 32 bits.
 - neon: ``sdot`` does it in one step, signed times signed; weights of up to 6 bits are signed too.
+- i8mm: prompts by ``smmla`` (see arm.py); everything else as neon.
 - generic: widening multiplications that LLVM lowers on any CPU.
 
 All of them are exact, so all levels give the same integers.
@@ -48,7 +49,9 @@ LEVEL = target().level
 AVX512 = LEVEL in ("amx", "avx512vnni")
 NATIVE = AVX512 or LEVEL == "avxvnni"
 """vpdpbusd is there: signed weights are made unsigned by adding 128."""
-FUSED = NATIVE or LEVEL == "neon"
+ARM = LEVEL in ("i8mm", "neon")
+"""sdot is there."""
+FUSED = NATIVE or ARM
 """One instruction multiplies and adds groups of four into 32 bits: nothing is summed in 16."""
 WIDTH = 64 if AVX512 else 32
 """Bytes of one register of the dot product."""
@@ -82,7 +85,7 @@ def _pairs_to_i32(b: Any, v: Any) -> Any:
 
 def _accumulate(b: Any, acc: Any, u: Any, s: Any) -> Any:
     """acc + dot(u, s) by vpdpbusd, or by sdot in pieces of 16 bytes."""
-    if LEVEL == "neon":
+    if ARM:
         return _by_sdot(b, acc, u, s)
     name = f"llvm.x86.avx512.vpdpbusd.{u.type.count * 8}"
     return call_intrinsic(b, name, acc.type, [acc, u, s])

@@ -32,7 +32,7 @@ TILE_TOKENS = 8
 PANEL_ROWS = 16
 """Weight rows that the panel kernel takes at once."""
 PANEL_BLOCK = 8 * 64
-"""Bytes of 32 weights in a panel: 8 groups of four weights for 16 rows."""
+"""Bytes of 32 weights in a panel: 8 groups of four weights for 16 rows, or at level i8mm 4 groups of eight."""
 PANEL_SCALES = 2 * 64
 """Bytes of the scale and the offset of each row (f32), which follow for every 32 weights, or every 16."""
 PANEL_FLOATS = 32 * 64
@@ -131,7 +131,9 @@ results of tiles, int32 [16 tokens][16 rows] each."""
 TILE_BLOCK = 448
 """Eight tokens times 32 activations for the panel kernel: int8 [8 groups][8 tokens][4] | f32 d [8] |
 f32 e [8] | f32 e of the first 16 [8] | of the last 16 [8] | int32 minus the sum [8] |
-int32 minus the sum of the first 16 [8]."""
+int32 minus the sum of the first 16 [8].
+At level i8mm the int8 are [4 groups][tokens 0 1 4 5 2 3 6 7][8]: at the same places from 4 t on, there are two
+pairs of tokens for t = 0 and for t = 4."""
 TILE_D, TILE_E, TILE_E0, TILE_E1, TILE_NEG, TILE_NEG0 = 256, 288, 320, 352, 384, 416
 
 PAIR_BLOCK = 2 * TILE_BLOCK

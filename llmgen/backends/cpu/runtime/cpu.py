@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
-LEVELS = ("amx", "avx512vnni", "avxvnni", "avx2", "neon", "generic")
+LEVELS = ("amx", "avx512vnni", "avxvnni", "avx2", "i8mm", "neon", "generic")
 """From the most capable to the one that runs anywhere."""
 
 _AVX512_VNNI = ("avx512vnni", "avx512bw", "avx512vl", "avx512f", "fma", "f16c")
@@ -22,6 +22,7 @@ _REQUIRED = {
     "avx512vnni": _AVX512_VNNI,
     "avxvnni": ("avxvnni", "avx2", "fma", "f16c"),
     "avx2": ("avx2", "fma", "f16c"),
+    "i8mm": ("dotprod", "i8mm"),
     "neon": ("dotprod",),
     "generic": (),
 }
@@ -54,7 +55,16 @@ class Target:
 
 FOREIGN = "LLMGEN_COMPILE_FOR"
 """A triple such as aarch64-unknown-linux-gnu: compile for another machine, to look at the code (see ``compile``)."""
-_FOREIGN_FEATURES = {"neon": "+neon,+fullfp16,+dotprod", "generic": ""}
+_FOREIGN_FEATURES = {"i8mm": "+neon,+dotprod,+i8mm", "neon": "+neon,+dotprod", "generic": ""}
+_ARM_FEATURES = {
+    "dotprod": ((16, 20), "hw.optional.arm.FEAT_DotProd", 43),
+    "i8mm": ((26, 13), "hw.optional.arm.FEAT_I8MM", 66),
+}
+"""How the system is asked for a feature of Arm, which not every LLVM looks for.
+
+Linux: an entry of the auxiliary vector, AT_HWCAP or AT_HWCAP2, and a bit of it (arch/arm64/include/uapi/asm/hwcap.h);
+macOS: a sysctl; Windows: a number for IsProcessorFeaturePresent (winnt.h).
+"""
 
 
 @cache
@@ -63,27 +73,24 @@ def _host_features() -> dict[str, bool]:
 
     features = dict(llvm.get_host_cpu_features())
     if platform.machine().lower() in ("aarch64", "arm64"):
-        features["dotprod"] = features.get("dotprod", False) or _arm_has_dot_product()
+        for name in _ARM_FEATURES:
+            features[name] = features.get(name, False) or _arm_has(name)
     return features
 
 
-def _arm_has_dot_product() -> bool:
-    """Ask the system for sdot, which not every LLVM looks for.
-
-    Linux: HWCAP_ASIMDDP of the auxiliary vector (Documentation/arch/arm64/elf_hwcaps.rst); macOS: sysctl.
-    """
-    at_hwcap, asimddp = 16, 1 << 20
+def _arm_has(name: str) -> bool:
+    """Whether the system says that this Arm CPU has a feature, a name of ``_ARM_FEATURES``."""
+    (entry, bit), control, number = _ARM_FEATURES[name]
     try:
+        if sys.platform == "win32":
+            return bool(ctypes.windll.kernel32.IsProcessorFeaturePresent(number))
         libc = ctypes.CDLL(None)
         if sys.platform == "darwin":
             value, size = ctypes.c_int(0), ctypes.c_size_t(4)
-            name = b"hw.optional.arm.FEAT_DotProd"
-            return (
-                not libc.sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, 0)
-                and value.value == 1
-            )
+            answer = libc.sysctlbyname(control.encode(), ctypes.byref(value), ctypes.byref(size), None, 0)
+            return answer == 0 and value.value == 1
         libc.getauxval.restype = ctypes.c_ulong
-        return bool(libc.getauxval(ctypes.c_ulong(at_hwcap)) & asimddp)
+        return bool(libc.getauxval(ctypes.c_ulong(entry)) >> bit & 1)
     except (OSError, AttributeError):
         return False
 
@@ -123,7 +130,7 @@ def target(level: str | None = None) -> Target:
     from llmgen.errors import KernelError
 
     if foreign := os.environ.get(FOREIGN):
-        level = level or "neon"
+        level = level or os.environ.get("LLMGEN_KERNEL_LEVEL") or "neon"
         return Target(level, "generic", _FOREIGN_FEATURES[level], foreign)
     best = best_level()
     level = level or os.environ.get("LLMGEN_KERNEL_LEVEL") or best
@@ -140,6 +147,8 @@ def target(level: str | None = None) -> Target:
         off += _AVX512
     if level in ("avx2", "generic"):
         off += _VNNI
+    if level == "neon":
+        off.append("i8mm")
     if level == "generic" and Target("", "", "", triple).is_x86:
         # the plain x86-64 of any machine: SSE2 only
         return Target(level, "x86-64", "", triple)

@@ -126,7 +126,7 @@ def step(
     """
     names = table_of(kernel)
     filled = names(**{**dict.fromkeys(names._fields, 0), **arguments})
-    if level == "neon" and "neon" not in levels():
+    if level in emulated.LEVELS and level not in levels():
         emulated.run(kernel, level, thread, n_threads, list(filled), _bits)
         return
     table = np.zeros(STEP_ARGS + 1, dtype=np.int64)  # behind them: what is read next, nothing

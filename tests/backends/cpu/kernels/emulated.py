@@ -16,6 +16,7 @@ from llmgen.backends.cpu.kernels.layout import FIELDS, STEP_ARGS
 from llmgen.backends.cpu.runtime.compile import native_symbol
 
 TRIPLE = "aarch64-unknown-linux-gnu"
+LEVELS = ("i8mm", "neon")
 _EMULATOR, _COMPILER = "qemu-aarch64", "aarch64-linux-gnu-gcc"
 AVAILABLE = bool(shutil.which(_EMULATOR) and shutil.which(_COMPILER))
 
@@ -42,17 +43,22 @@ int main(int argc, char **argv) {
 """
 
 
+_objects: dict[tuple[str, str], bytes] = {}
+
+
 def compiled(names: list[str], level: str = "neon") -> dict[str, bytes]:
     """Object code for Arm of kernels, by name."""
-    command = [sys.executable, "-P", "-m", "llmgen.backends.cpu.runtime.compile", level, TRIPLE]
-    done = subprocess.run(command, input="\n".join(names).encode() + b"\n", capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    found, rest = {}, done.stdout
-    while rest:
-        line, _, rest = rest.partition(b"\n")
-        name, size = line.decode().split()
-        found[name], rest = rest[: int(size)], rest[int(size) :]
-    return found
+    missing = [name for name in names if (level, name) not in _objects]
+    if missing:
+        command = [sys.executable, "-P", "-m", "llmgen.backends.cpu.runtime.compile", level, TRIPLE]
+        done = subprocess.run(command, input="\n".join(missing).encode() + b"\n", capture_output=True)
+        assert done.returncode == 0, done.stderr.decode()
+        rest = done.stdout
+        while rest:
+            line, _, rest = rest.partition(b"\n")
+            name, size = line.decode().split()
+            _objects[level, name], rest = rest[: int(size)], rest[int(size) :]
+    return {name: _objects[level, name] for name in names}
 
 
 @cache

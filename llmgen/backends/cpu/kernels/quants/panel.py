@@ -1,7 +1,7 @@
 """Matrix times prompt tokens: panels of 16 rows, unpacked to 8 bits for the length of one product.
 
-A panel holds, for every 32 weights, 8 groups of [16 rows][4 weights] and behind them
-a scale per row and an offset per row (f32).  One pass takes the panel times a few
+A panel holds, for every 32 weights, 8 groups of [16 rows][4 weights] (at level i8mm 4 groups of
+[16 rows][8 weights]) and behind them a scale per row and an offset per row (f32).  One pass takes the panel times a few
 tokens (passes.py) with all sums in registers; each token's sum runs over the blocks
 in order, so a result depends neither on the other tokens nor on the threads.
 """
@@ -42,7 +42,7 @@ from llmgen.backends.cpu.kernels.simd import (
     store_f32,
     store_f32x16,
 )
-from llmgen.backends.cpu.kernels.transpose import store_transposed_64
+from llmgen.backends.cpu.kernels.transpose import HALF_PANEL, store_rows_of_panel
 
 at = places(Panel)
 
@@ -99,7 +99,7 @@ def _make(quant: QuantType, functions: Block) -> Any:
                         weights_of(p6 + at, j),
                         weights_of(p7 + at, j),
                     )
-                    store_transposed_64(o + j * panel_bytes + 32 * half, rows)
+                    store_rows_of_panel(o + j * panel_bytes + HALF_PANEL * half, rows)
                 s = o + 512 + 32 * half
                 scales_of(p0 + at, s, panel_bytes)
                 scales_of(p1 + at, s + 4, panel_bytes)

@@ -14,9 +14,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from llmgen.backends.cpu.kernels import amx
+from llmgen.backends.cpu.kernels import amx, arm
 from llmgen.backends.cpu.kernels.abi import inline
-from llmgen.backends.cpu.kernels.dot import FUSED, LEVEL, TOKENS, PanelDots, joined
+from llmgen.backends.cpu.kernels.dot import ARM, FUSED, LEVEL, TOKENS, PanelDots, joined
 from llmgen.backends.cpu.kernels.layout import (
     PAIR_BLOCK,
     PAIR_D,
@@ -34,9 +34,11 @@ from llmgen.backends.cpu.kernels.layout import (
 from llmgen.backends.cpu.kernels.quants import QuantType
 from llmgen.backends.cpu.kernels.simd import (
     call_intrinsic,
+    f32x8,
     f32x16,
     i32x16,
     offset,
+    permute,
     pointer,
     splat_value,
 )
@@ -44,7 +46,7 @@ from llmgen.backends.cpu.kernels.simd import (
 TILED = LEVEL == "amx"
 PASS = 2 * TILE_TOKENS if TILED else TOKENS
 """Tokens of a pass."""
-SIGNED = LEVEL in ("amx", "neon")
+SIGNED = TILED or ARM
 """Products take signed weights, so zero points are taken off when a panel is unpacked, not from each sum."""
 _SUMS = types.UniTuple(f32x16, PASS)
 
@@ -98,6 +100,8 @@ def pass_of(quant: QuantType, has_offset: bool, zero: int) -> Any:
     """
     if TILED:
         return _tiled_pass(quant, has_offset)
+    if ARM:
+        return _arm_pass(quant, has_offset)
     add_block, panel_bytes = _block_step(quant, has_offset, zero), quant.panel_bytes
 
     @inline
@@ -109,6 +113,85 @@ def pass_of(quant: QuantType, has_offset: bool, zero: int) -> Any:
         return f
 
     return multiply
+
+
+_HALF_SUMS = types.UniTuple(f32x8, PASS)
+
+
+def _arm_pass(quant: QuantType, has_offset: bool) -> Any:
+    """The pass on Arm: eight rows, then the other eight, for whose sums and dots 32 registers of 128 bits suffice."""
+    first_eight, others = (_arm_blocks(quant, has_offset, half) for half in range(2))
+    lower, upper = _half_of(0), _half_of(8)
+
+    @inline
+    def multiply(f, panel, x, n, groups, space):  # type: ignore[no-untyped-def]
+        return _joined(first_eight(lower(f), panel, x, n), others(upper(f), panel + arm.ROW_BYTES, x, n))
+
+    return multiply
+
+
+def _arm_blocks(quant: QuantType, has_offset: bool, half: int) -> Any:
+    """``over_blocks(f, panel, x, n)``: n blocks of 32 weights of one half of the rows, added to their sums f."""
+    add_block, panel_bytes = _arm_step(quant, has_offset, half), quant.panel_bytes
+
+    @inline
+    def over_blocks(f, panel, x, n):  # type: ignore[no-untyped-def]
+        for _ in range(n):
+            f = add_block(f, panel, x)
+            panel += panel_bytes
+            x += TILE_BLOCK
+        return f
+
+    return over_blocks
+
+
+def _arm_step(quant: QuantType, has_offset: bool, half: int) -> Any:
+    """``step(f, panel, x)``: one of these blocks."""
+    runs, n = (2, 16) if quant.halves else (1, 32)
+    e_at = (TILE_E0, TILE_E1) if quant.halves else (TILE_E,)
+    scales = 512 + (32 - arm.ROW_BYTES) * half
+
+    @intrinsic
+    def step(typing_context: Any, f: Any, panel: Any, x: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            packed, panel, x = args
+            sums = [b.extract_value(packed, t) for t in range(PASS)]
+            for run in range(runs):
+                w, d = (offset(b, panel, at + run * by) for at, by in ((0, 256), (scales, 128)))
+                dots = arm.emit_dots(b, w, offset(b, x, 128 * run), n)
+                m = offset(b, d, 64) if has_offset else None
+                sums = _scaled(b, sums, dots, d, m, offset(b, x, TILE_D), offset(b, x, e_at[run]))
+            return context.make_tuple(b, _HALF_SUMS, sums)
+
+        return _HALF_SUMS(_HALF_SUMS, *[types.intp] * 2), generate
+
+    return step
+
+
+def _half_of(first: int) -> Any:
+    """``f(sums)``: those of the rows first to first + 7."""
+
+    @intrinsic
+    def function(typing_context: Any, sums: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            rows = range(first, first + 8)
+            parts = [permute(b, b.extract_value(args[0], t), rows) for t in range(PASS)]
+            return context.make_tuple(b, _HALF_SUMS, parts)
+
+        return _HALF_SUMS(_SUMS), generate
+
+    return function
+
+
+@intrinsic
+def _joined(typing_context: Any, low: Any, high: Any) -> Any:
+    """The sums of 16 rows."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        pairs = [[b.extract_value(part, t) for part in args] for t in range(PASS)]
+        return context.make_tuple(b, _SUMS, [permute(b, v, range(16), u) for v, u in pairs])
+
+    return _SUMS(_HALF_SUMS, _HALF_SUMS), generate
 
 
 _ONE, _TWO = 1024, 2048
@@ -171,15 +254,10 @@ def _scale_step(totals: Any, dots_of: Callable[[Any, Any, int], Any], has_offset
     @intrinsic
     def function(typing_context: Any, f: Any, dots: Any, d: Any, m: Any, dx: Any, e: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            packed, all_dots, d_at, m_at, dx_at, e_at = args
-            scale = b.load(pointer(b, d_at), align=64, typ=f32x16.llvm)
-            low = b.load(pointer(b, m_at), align=64, typ=f32x16.llvm) if has_offset else None
-            sums = []
-            for t in range(PASS):
-                factor = b.fmul(scale, _of_token(b, dx_at, t))
-                dots = b.sitofp(dots_of(b, all_dots, t), f32x16.llvm)
-                value = _fma(b, dots, factor, b.extract_value(packed, t))
-                sums.append(_fma(b, low, _of_token(b, e_at, t), value) if has_offset else value)
+            packed, all_dots, d, m, dx, e = args
+            before = [b.extract_value(packed, t) for t in range(PASS)]
+            dots = [dots_of(b, all_dots, t) for t in range(PASS)]
+            sums = _scaled(b, before, dots, d, m if has_offset else None, dx, e)
             return context.make_tuple(b, _SUMS, sums)
 
         return _SUMS(_SUMS, totals, *[types.intp] * 4), generate
@@ -187,13 +265,23 @@ def _scale_step(totals: Any, dots_of: Callable[[Any, Any, int], Any], has_offset
     return function
 
 
-def _of_token(b: Any, address: Any, t: int) -> Any:
+def _scaled(b: Any, before: list[Any], dots: list[Any], d: Any, m: Any, dx: Any, e: Any) -> list[Any]:
+    """Of each token before + d * dx * dots (+ m * e), f32 [rows]."""
+    vector = before[0].type
+    scale, low = (p and b.load(pointer(b, p), align=4 * vector.count, typ=vector) for p in (d, m))
+    name, sums = f"llvm.fma.v{vector.count}f32", []
+    for t, (value, dot) in enumerate(zip(before, dots, strict=True)):
+        factor = b.fmul(scale, _of_token(b, dx, t, vector))
+        value = call_intrinsic(b, name, vector, [b.sitofp(dot, vector), factor, value])
+        if low:
+            value = call_intrinsic(b, name, vector, [low, _of_token(b, e, t, vector), value])
+        sums.append(value)
+    return sums
+
+
+def _of_token(b: Any, address: Any, t: int, vector: Any) -> Any:
     value = b.load(pointer(b, offset(b, address, 4 * t)), align=4, typ=ir.FloatType())
-    return splat_value(b, value, f32x16.llvm)
-
-
-def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
-    return call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [x, y, z])
+    return splat_value(b, value, vector)
 
 
 def _block_step(quant: QuantType, has_offset: bool, zero: int) -> Any:

@@ -1,8 +1,10 @@
-"""Level neon: its code has the dot product of Arm, and where an emulator is installed, the same bits come out."""
+"""Levels of 64-bit Arm: their code has its dot products, and where an emulator is installed, the same bits come out."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -15,8 +17,11 @@ from llmgen.backends.cpu.runtime import cpu
 
 EVERY_WAY = ("q4_0", "q8_0", "q6_k", "iq4_nl")
 """Unsigned and signed, by blocks, halves and superblocks, rows in lanes and one by one, with a table."""
+PANELS = ("q4_0", "q8_0", "q6_k")
+"""What differs at level i8mm: of blocks with offsets, without, and of halves."""
 if os.environ.get("LLMGEN_TEST_EVERY_TYPE"):
     EVERY_WAY = tuple(TABLE)
+    PANELS = tuple(key for key in TABLE if not TABLE[key].is_float)
 INTEGERS = [key for key in EVERY_WAY if TABLE[key].activations not in ("int16", "float32")]
 emulator = pytest.mark.skipif(not emulated.AVAILABLE, reason="needs qemu-aarch64 and aarch64-linux-gnu-gcc")
 
@@ -27,28 +32,43 @@ def instructions(code: bytes, wanted: int, mask: int) -> int:
     return int(np.count_nonzero((words & mask) == wanted))
 
 
-SDOT = 0x4E809400, 0xFFE0FC00  # SDOT (vector), Vd.4S, Vn.16B, Vm.16B: Arm A64 instruction set
+# Arm Architecture Reference Manual, A64 instruction set: 128-bit vectors
+SDOT = 0x4E809400, 0xFFE0FC00  # SDOT (vector)
+SDOT_BY_ELEMENT = 0x4F80E000, 0xFFC0F400
+SMMLA = 0x4E80A400, 0xFFE0FC00
 FMLA = 0x4E20CC00, 0xFFE0FC00  # FMLA (vector), Vd.4S, Vn.4S, Vm.4S
+BY_MATRICES = ["activations:tiles", *(TABLE[key].panel for key in PANELS), "quants.matvec:q4_0"]
 
 
 @pytest.fixture(scope="module")
 def codes() -> dict[str, bytes]:
     kernels = [TABLE[key] for key in EVERY_WAY]
     names = [name for kind in kernels for name in (kind.matvec, kind.panel)]
-    return emulated.compiled([*names, "quants.matvec:f16", "attention:tiles_f16_f16"])
+    return emulated.compiled([*names, "activations:tiles", "quants.matvec:f16", "attention:tiles_f16_f16"])
 
 
 @pytest.mark.parametrize("key", INTEGERS)
 def test_the_dot_products_are_sdot(key: str, codes: dict[str, bytes]) -> None:
-    for name in (TABLE[key].matvec, TABLE[key].panel):
+    for name, kind in ((TABLE[key].matvec, SDOT), (TABLE[key].panel, SDOT_BY_ELEMENT)):
         assert codes[name].startswith(b"\x7fELF")
         assert codes[name][18] == 183  # EM_AARCH64
-        assert instructions(codes[name], *SDOT) >= 8, name
+        assert instructions(codes[name], *kind) >= 8, name
+        assert instructions(codes[name], *SMMLA) == 0, name
+
+
+def test_prompts_with_products_of_matrices() -> None:
+    codes = emulated.compiled(BY_MATRICES, "i8mm")
+    for name in (TABLE[key].panel for key in PANELS):
+        # two halves of the rows, 32 weights of eight rows and four tokens
+        assert instructions(codes[name], *SMMLA) >= 2 * 32, name
+        assert instructions(codes[name], *SDOT_BY_ELEMENT) == 0, name
+    assert instructions(codes["quants.matvec:q4_0"], *SMMLA) == 0
+    assert instructions(codes["quants.matvec:q4_0"], *SDOT) >= 8
 
 
 def test_wide_activations_and_floats(codes: dict[str, bytes]) -> None:
     """Signed 8-bit weights meet 16-bit activations when a token is generated; prompts have 8 bits."""
-    assert instructions(codes["quants.panel:q8_0"], *SDOT) >= 8
+    assert instructions(codes["quants.panel:q8_0"], *SDOT_BY_ELEMENT) >= 8
     assert instructions(codes["quants.matvec:q8_0"], *SDOT) == 0
     for name in ("quants.matvec:f16", "attention:tiles_f16_f16"):
         assert instructions(codes[name], *FMLA) >= 8, name
@@ -79,9 +99,54 @@ def test_the_level_of_an_arm_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu.target("generic").triple == emulated.TRIPLE
 
 
+def test_an_arm_machine_with_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    arm(monkeypatch, neon=True, dotprod=True, i8mm=True)
+    assert cpu.target().level == "i8mm"
+    assert cpu.target().features == "+dotprod,+i8mm,+neon"
+    assert cpu.target("neon").features == "+dotprod,-i8mm,+neon"
+
+
 def test_an_arm_machine_without_dot_products(monkeypatch: pytest.MonkeyPatch) -> None:
     arm(monkeypatch, neon=True, dotprod=False)
     assert cpu.target().level == "generic"
+
+
+class System:
+    """A system library that knows the features of an Arm CPU."""
+
+    def __init__(self, *features: str) -> None:
+        asked = [cpu._ARM_FEATURES[name] for name in features]
+        self._bits, self._controls, self._numbers = zip(*asked, strict=True) if asked else ((), (), ())
+        self.kernel32 = self
+
+    def sysctlbyname(self, name: bytes, value: Any, size: Any, new: Any, new_size: int) -> int:
+        ctypes.cast(value, ctypes.POINTER(ctypes.c_int))[0] = name.decode() in self._controls
+        return 0 if name.startswith(b"hw.optional.arm.") else -1
+
+    def IsProcessorFeaturePresent(self, number: int) -> int:
+        return number in self._numbers
+
+    @property
+    def getauxval(self) -> Any:
+        def ask(entry: ctypes.c_ulong) -> int:
+            return sum(1 << bit for where, bit in self._bits if where == entry.value)
+
+        return ask
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+@pytest.mark.parametrize("features", [(), ("dotprod",), ("dotprod", "i8mm")])
+def test_the_system_is_asked(
+    platform: str, features: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLVM may say nothing of them."""
+    monkeypatch.setattr(cpu.sys, "platform", platform)
+    monkeypatch.setattr(cpu.platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(cpu.ctypes, "CDLL", lambda name: System(*features))
+    monkeypatch.setattr(cpu.ctypes, "windll", System(*features), raising=False)
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: {"neon": True})
+    found = cpu._host_features.__wrapped__()
+    assert found == {"neon": True, "dotprod": "dotprod" in features, "i8mm": "i8mm" in features}
 
 
 @emulator
@@ -97,6 +162,15 @@ def test_the_same_bits(key: str) -> None:
 
 
 @emulator
+@pytest.mark.parametrize("key", PANELS)
+def test_the_same_bits_with_matrices(key: str) -> None:
+    rng = np.random.default_rng(3)
+    n_cols = sizes(key)[2]
+    m, x = random_matrix(key, 17, n_cols, rng), activations(13, n_cols, rng)
+    np.testing.assert_array_equal(panel(m, x, level="i8mm"), panel(m, x))
+
+
+@emulator
 @pytest.mark.parametrize("key", ["q4_0", "q8_0", "q6_k"])
 def test_the_same_integers_at_the_limits(key: str) -> None:
     m = random_matrix(key, 16, 2 * max(TABLE[key].block, 128), np.random.default_rng(2))
@@ -106,4 +180,6 @@ def test_the_same_integers_at_the_limits(key: str) -> None:
         blocks = m.data.reshape(16, m.n_cols // TABLE[key].block, -1)
         blocks[:, :, np.delete(np.arange(blocks.shape[2]), scale_bytes(key))] = byte
         np.testing.assert_array_equal(matvec(m, x, level="neon"), matvec(m, x))
-        np.testing.assert_array_equal(panel(m, x, level="neon"), panel(m, x))
+        expected = panel(m, x)
+        for level in emulated.LEVELS:
+            np.testing.assert_array_equal(panel(m, x, level=level), expected)
