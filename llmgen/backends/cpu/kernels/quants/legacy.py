@@ -105,7 +105,6 @@ nibbles32_fifth = binary(types.intp, types.int64, i8x32, _nibbles32_fifth)
 def _nibble_type(first: int, second: int | None, zero: int, fifth: int | None) -> Block:
     """A 4- or 5-bit type: nibbles at ``first``, an offset at ``second`` or a ``zero``, fifth bits at ``fifth``."""
     has_offset = second is not None
-    minus_zero = np.float32(-zero)
 
     if fifth is None:
 
@@ -120,9 +119,9 @@ def _nibble_type(first: int, second: int | None, zero: int, fifth: int | None) -
 
     @inline
     def panel_scales(p, o, stride):  # type: ignore[no-untyped-def]
-        d = load_f16(p)
-        store_f32(o, d)
-        store_f32(o + 64, load_f16(p + 2) if has_offset else d * minus_zero)
+        store_f32(o, load_f16(p))
+        if has_offset:
+            store_f32(o + 64, load_f16(p + 2))
 
     @inline
     def dequantize(p, out):  # type: ignore[no-untyped-def]
@@ -143,6 +142,8 @@ def _nibble_type(first: int, second: int | None, zero: int, fifth: int | None) -
         weights=weights,
         panel_scales=panel_scales,
         dequantize=dequantize,
+        has_offset=has_offset,
+        zero=zero,
     )
 
 

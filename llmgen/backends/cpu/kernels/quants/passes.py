@@ -298,9 +298,11 @@ def _block_step(quant: QuantType, has_offset: bool, zero: int) -> Any:
         """The groups of one scale."""
         for g in range(0, per_scale, inner):
             sums = start(x + TILE_NEG - 32 * g)
+            if FUSED:  # sums are as wide as totals, so there is nothing to add up afterwards
+                sums = total(totals, sums)
             for i in range(inner if unrolled else groups):
                 sums = add(sums, w + 64 * (g + i), x + 32 * (g + i))
-            totals = total(totals, sums)
+            totals = sums if FUSED else total(totals, sums)
         return totals
 
     if quant.halves:
