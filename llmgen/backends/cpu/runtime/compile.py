@@ -13,16 +13,17 @@ code this one cannot run but can look at.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 _OWN_MACHINE = re.compile(r"^target (?:triple|datalayout) = .*$", re.MULTILINE)
-_OF_MANY_HELPERS = ("attention", "choice")
-"""Modules whose kernels call dozens of helpers that no other kernel uses."""
+_MADE_BETWEEN_COLLECTIONS = 200_000
+"""New objects after which Python looks for garbage: a translation makes many and drops few (a tenth of its time)."""
 
 
 def native_symbol(name: str) -> str:
@@ -57,7 +58,7 @@ def compile_kernel(name: str) -> bytes:
     function = getattr(importlib.import_module(f"llmgen.backends.cpu.kernels.{module}"), function_name)
     signature = function.signature
     foreign = _target_machine().triple != llvm.get_process_triple()
-    with translating_only() if foreign or module in _OF_MANY_HELPERS else nullcontext():
+    with translating_only():
         dispatcher = njit(signature, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)(function)
     (overload,) = dispatcher.overloads.values()
     inner = overload.fndesc.llvm_func_name
@@ -104,9 +105,8 @@ def translating_only() -> Iterator[None]:
     """Make Numba translate to LLVM and do nothing else.
 
     For each helper it would also make wrappers to call it from Python, an optimized copy and
-    machine code, all of which :func:`_emit` makes again for the whole kernel; that takes a
-    third of the time.  These are private parts of Numba; a version without them compiles as
-    usual.
+    machine code, all of which :func:`_emit` makes again for the whole kernel; that took 40% of
+    the time.  These are private parts of Numba; a version without them compiles as usual.
     """
     from numba.core import codegen, cpu, dispatcher
 
@@ -163,6 +163,7 @@ def main() -> None:
     from llmgen.backends.cpu.runtime.threads import register_system_calls
 
     register_system_calls(llvm.add_symbol)
+    gc.set_threshold(_MADE_BETWEEN_COLLECTIONS)
     # Nothing that other code prints may mix with the answers.
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
     for line in sys.stdin:
