@@ -10,6 +10,7 @@ from os import PathLike
 from typing import Any, Literal, Self
 
 from llmgen import hub
+from llmgen.api_decode import KeptReadings
 from llmgen.api_kv import resolved
 from llmgen.api_speculation import OpenDraft
 from llmgen.backends.cpu.memory import available_bytes
@@ -49,6 +50,7 @@ class _Resources:
         self.model: Model | None = None
         self.sessions: Sessions | None = None
         self.draft: OpenDraft | None = None
+        self.readings: KeptReadings | None = None
         self.closed = False
 
     def check_open(self) -> None:
@@ -65,6 +67,8 @@ class _Resources:
             self.draft.close()
         if self.model is not None:
             self.model.close()
+        if self.readings is not None:
+            self.readings.save()
         self.file.close()
 
 
@@ -134,6 +138,9 @@ class LoadedModel:
             self._finalizer()
             raise
         self._resources.model = self._model
+        self._resources.readings = KeptReadings.of(self._model, kv_type)
+        if self._resources.readings is not None:
+            self._resources.readings.load()
         self._speculation = self._open_speculation(progress)
         # what the finalizer holds must not lead back to this object
         self._sessions = Sessions(self._model, lambda: text.working_tokenizer, self.params, self._speculation)

@@ -1,4 +1,4 @@
-"""``llmgen plan``: which kind of KV cache a model should have here, and why."""
+"""``llmgen plan``: which kind of KV cache a model should have here, why, and how generated tokens read it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from llmgen.cli.common.loading import compiling, measuring
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.options import EngineOptions, JsonOption, plan_options
 from llmgen.cli.terminal.output import print_json, size, table
+from llmgen.model.decode_config import STREAMS, DecodeConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from llmgen.api_decode import PlannedReading
     from llmgen.engine.kv_plan import Candidate, Plan
 
 _RIGHT = tuple(range(1, 9))
@@ -27,13 +31,15 @@ def command(
     *,
     engine: EngineOptions,
 ) -> None:
-    """Measure which kind of KV cache a model should have on this computer.
+    """Measure which kind of KV cache a model should have on this computer, and how it is read fastest.
 
     Kinds that fit into the budget are compared with f16 over a short text, and those that pass
-    the gates are timed. --kv-type auto takes the result, which is kept for a while.
+    the gates are timed. --kv-type auto takes the result, which is kept for a while, and --decode-plan auto
+    what was found out about reading.
     """
     path = model_path(model)
 
+    from llmgen.api_decode import planned_readings
     from llmgen.api_kv import plan_for
     from llmgen.gguf import GGUFFile
     from llmgen.model.kv_config import KVAutoConfig
@@ -49,12 +55,18 @@ def command(
             progress=progress,
             rope_scaling=engine.rope_scaling,
         )
+        readings = planned_readings(
+            *(file, plan, config, engine.decode_plan or DecodeConfig(), engine.n_threads, again),
+            progress=progress,
+            rope_scaling=engine.rope_scaling,
+        )
     if json:
         from llmgen.engine.kv_plan_file import plan_as_dict
 
-        print_json(plan_as_dict(plan))
+        print_json({**plan_as_dict(plan), "decode": [one.as_dict() for one in readings]})
         return
     _print(plan)
+    _print_readings(readings)
 
 
 def _print(plan: Plan) -> None:
@@ -77,6 +89,23 @@ def _print(plan: Plan) -> None:
     print()
     budget = "as much as it likes" if plan.budget_bytes is None else f"at most {size(plan.budget_bytes)}"
     print(f"{plan.chosen} for {plan.n_ctx} tokens ({budget}): {plan.reason}")
+
+
+def _print_readings(readings: Sequence[PlannedReading]) -> None:
+    measured = [one for one in readings if one.measured is not None]
+    if not measured:
+        return
+    head = ("context", *(f"{n} stream{'s' if n > 1 else ''}, ms" for n in STREAMS), "")
+    print()
+    table(head, [_reading_row(one) for one in measured], right=tuple(range(1, 1 + len(STREAMS))))
+
+
+def _reading_row(one: PlannedReading) -> tuple[str, ...]:
+    assert one.measured is not None
+    where = f"over {one.above}" if one.up_to is None else f"up to {one.up_to}"
+    taken = one.measured.seconds
+    figures = (f"{1000 * taken[n]:.2f}" if n in taken else "" for n in STREAMS)
+    return (where, *figures, f"{one.measured.reading.streams} chosen")
 
 
 def _row(candidate: Candidate, plan: Plan) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """Plans of KV cache kinds in a file, so that a model is measured once in a while and not at every start.
 
 The file is JSON: {"format": "llmgen KV plans", "version": 1, "plans": [entry ...]}, written whole or not at all.
+Beside the plans it keeps how generated tokens read the cache (decode_plan_file.py), under "decode".
 An entry has a key (a hash of the model's fingerprint, the machine, the context, the gates and a scaling of
 positions), when it was measured, the budget, and the plan.
 """
@@ -28,7 +29,8 @@ from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
 FORMAT, VERSION = "llmgen KV plans", 1
 STATE_VARIABLE = "LLMGEN_STATE"
 _MOST_BYTES = 8 << 20
-_MOST_PLANS = 100
+MOST_ENTRIES = 100
+"""Of each kind, the latest."""
 
 
 def default_file() -> Path:
@@ -55,7 +57,7 @@ def kept(path: Path, key: str, budget: int | None, config: KVAutoConfig) -> Plan
     It does if the same budget was given; where none was, if what was chosen fits into ``budget``.
     Raises LLMGenError for a file that holds no plans.
     """
-    for entry in _read(path):
+    for entry in read_content(path)["plans"]:
         age = time.time() - entry["measured"]
         if (
             entry["key"] == key
@@ -92,12 +94,17 @@ def keep(path: Path, key: str, config: KVAutoConfig, plan: Plan) -> None:
         "budget_mb": config.budget_mb,
         "plan": plan_as_dict(plan),
     }
-    plans = [entry, *(other for other in _read(path) if other["key"] != key)][:_MOST_PLANS]
-    text = json.dumps({"format": FORMAT, "version": VERSION, "plans": plans}, indent=1)
+    content = read_content(path)
+    plans = [entry, *(other for other in content["plans"] if other["key"] != key)][:MOST_ENTRIES]
+    write_content(path, {**content, "plans": plans})
+
+
+def write_content(path: Path, content: dict[str, Any]) -> None:
+    """Replace the file.  Raises LLMGenError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path.resolve()) as file:
-            file.write(text.encode())
+            file.write(json.dumps(content, indent=1).encode())
     except OSError as error:
         raise _cannot_write(path, error) from error
 
@@ -133,19 +140,19 @@ def _candidate(values: dict[str, Any]) -> Candidate:
     )
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    """The entries of a file, none if it is not there."""
+def read_content(path: Path) -> dict[str, Any]:
+    """What a file holds, its plans checked; no plans if it is not there.  Raises LLMGenError for another file."""
     try:
         if path.exists() and not path.is_file():
             raise _no_plans(path, "it is a folder, a pipe or a device")
         with open(path, "rb") as file:
             data = read_bounded(file, _MOST_BYTES)
     except FileNotFoundError:
-        return []
+        return {"format": FORMAT, "version": VERSION, "plans": []}
     except (OSError, ValueError) as error:
         raise _no_plans(path, getattr(error, "strerror", None) or str(error)) from error
     try:
-        found = json.loads(data or b"")
+        found: dict[str, Any] = json.loads(data or b"")
         whole = found["format"] == FORMAT and found["version"] == VERSION
         entries: list[dict[str, Any]] = found["plans"] if whole else []
         for entry in entries:
@@ -157,7 +164,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
         raise _no_plans(path, "it is no file of plans, or damaged") from error
     if not whole:
         raise _no_plans(path, "it is no file of plans, or one of another version")
-    return entries
+    return found
 
 
 def _cannot_write(path: Path, error: OSError) -> LLMGenError:

@@ -12,36 +12,73 @@ MOST_TOGETHER = 8
 """Tokens of a run in the generated role."""
 
 
+STREAMS = (1, 2, 4, 8)
+"""In how many streams the keys and values of the next block may be asked for."""
+BUCKETS = (512, 2048)
+"""The longest short context, and the longest of middle length."""
+_MOST_BUCKETS = 8
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a run of generated tokens reads the cache, which changes no result.
+
+    together: how many tokens of a sequence read a key block together; streams: from how many places at once the
+    next block's keys and values are fetched while one is read.
+    """
+
+    together: int = MOST_TOGETHER
+    streams: int = 1
+
+
+RULE = Reading(streams=4)
+"""What auto begins with."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was found out for a bucket of context lengths.
+
+    reading: the fastest; seconds: of the best step, by the number of streams.
+    """
+
+    reading: Reading
+    seconds: dict[int, float]
+
+
 @dataclass(frozen=True)
 class DecodePlan:
     """What a backend is told.  Only ``local_window`` changes results.
 
-    together: by bucket of the context's length, how many tokens of a sequence read a key block together;
-    borders: the longest context of each bucket but the last.  local_window: 0, or of how many keys a token sees
-    the last, besides the first few.
+    readings: by bucket of the context's length; borders: the longest context of each bucket but the last.
+    adapts: whether the backend may find better readings by measuring.  local_window: 0, or of how many keys a token
+    sees the last, besides the first few.
     """
 
-    together: tuple[int, ...] = (MOST_TOGETHER,)
+    readings: tuple[Reading, ...] = (Reading(),)
     borders: tuple[int, ...] = ()
+    adapts: bool = False
     local_window: int = 0
 
-    def together_at(self, length: int) -> int:
-        """For a context of ``length`` tokens."""
-        return self.together[bisect_left(self.borders, length)]
+    def bucket(self, length: int) -> int:
+        """The number of the bucket of a context of ``length`` tokens."""
+        return bisect_left(self.borders, length)
 
 
 @dataclass(frozen=True)
 class DecodeConfig:
     """How generated tokens attend.
 
-    plan: "none" takes each token by itself, "auto" takes as many together as is fastest, which changes no
-    result, "fixed" takes q_chunk of them (8 unless given).  local_window, with "fixed": an approximation, in which
-    a generated token sees only the first 64 keys and the last ``local_window``.  Raises UsageError.
+    plan: "none" takes each token by itself, "auto" reads the cache as is fastest, which changes no result, and finds
+    that out by measuring, apart for contexts up to each of ``buckets`` tokens (512 and 2048) and beyond.
+    "fixed" takes q_chunk tokens together (8 unless given).  local_window, with "fixed": an approximation, in which a
+    generated token sees only the first 64 keys and the last ``local_window``.  Raises UsageError.
     """
 
     plan: str = "auto"
     q_chunk: int | None = None
     local_window: int | None = None
+    buckets: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.plan not in PLANS:
@@ -61,6 +98,22 @@ class DecodeConfig:
                 )
             if self.plan != "fixed":
                 raise UsageError(f"{flag} goes with --decode-plan fixed; add that, or leave {flag} out")
+        if self.buckets is not None:
+            self._check_buckets(self.buckets)
+
+    def _check_buckets(self, buckets: object) -> None:
+        if self.plan != "auto":
+            raise UsageError(
+                "--decode-buckets goes with --decode-plan auto; choose that, or leave --decode-buckets out"
+            )
+        lengths = (
+            [n for n in buckets if type(n) is int and 1 <= n < 1 << 40] if isinstance(buckets, tuple) else []
+        )
+        if not 1 <= len(lengths) <= _MOST_BUCKETS or buckets != tuple(sorted(set(lengths))):
+            raise UsageError(
+                f"buckets must be up to {_MOST_BUCKETS} context lengths from 1 token up, each longer than the one "
+                f"before, not {shown(buckets)} (--decode-buckets)"
+            )
 
     @classmethod
     def of(cls, plan: object) -> DecodeConfig:
@@ -74,5 +127,8 @@ class DecodeConfig:
     @property
     def resolved(self) -> DecodePlan:
         """What the backend is told."""
+        if self.plan == "auto":
+            borders = BUCKETS if self.buckets is None else self.buckets
+            return DecodePlan((RULE,) * (len(borders) + 1), borders, adapts=True)
         together = 1 if self.plan == "none" else self.q_chunk or MOST_TOGETHER
-        return DecodePlan((together,), (), self.local_window or 0)
+        return DecodePlan((Reading(together),), local_window=self.local_window or 0)

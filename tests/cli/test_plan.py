@@ -33,14 +33,21 @@ def test_a_plan_as_json_and_as_a_table(model: str, tmp_path: Path) -> None:
     measured = [entry for entry in plan["candidates"] if entry["quality"]]
     assert [entry["kinds"] for entry in measured] == fitting
     assert all(entry["quality"]["tokens"] == 68 for entry in measured)
+    first, *others = plan["decode"]
+    assert (first["above"], first["up_to"], first["measured"]) == (0, 512, True)
+    assert [(one["above"], one["measured"]) for one in others] == [(512, False), (2048, False)]
+    assert list(first["seconds"]) == ["1", "2", "4", "8"]
     table = llmgen("plan", model, *CONTEXT, *SMALL, *kept)
     assert "measuring" in done.stderr
     assert "measuring" not in table.stderr  # the plan was kept
     lines = table.stdout.splitlines()
     assert lines[0].split()[:3] == ["KV", "cache", "a"]
     assert sum("too large" in line for line in lines) == 5
-    assert sum("chosen" in line for line in lines) == 1
-    assert lines[-1] == f"{plan['chosen']} for 128 tokens (at most 8.0 kB): {plan['reason']}"
+    assert sum("chosen" in line for line in lines[:-3]) == 1
+    assert lines[-4] == f"{plan['chosen']} for 128 tokens (at most 8.0 kB): {plan['reason']}"
+    assert lines[-2].split()[:3] == ["context", "1", "stream,"]
+    assert lines[-1].startswith("up to 512 ")
+    assert lines[-1].endswith(f"{first['streams']} chosen")
     again = llmgen("plan", model, *CONTEXT, *SMALL, *kept, "--again")
     assert "measuring" in again.stderr
 

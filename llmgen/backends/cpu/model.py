@@ -24,6 +24,7 @@ from llmgen.backends.cpu.memory import check_recurrent
 from llmgen.backends.cpu.prefill_recorder import PrefillRecorder
 from llmgen.backends.cpu.profile import Profile
 from llmgen.backends.cpu.program import Control, Program, Workspace
+from llmgen.backends.cpu.readings import Readings
 from llmgen.backends.cpu.runtime.interrupt import WATCHER
 from llmgen.backends.cpu.runtime.library import KernelLibrary, Progress
 from llmgen.backends.cpu.runtime.team import KERNELS, ThreadTeam
@@ -78,6 +79,8 @@ class Model:
         self._profile: Profile | None = None
         self.decode_plan = decode_plan or DecodePlan()
         """How generated tokens attend."""
+        self.readings = Readings(self.decode_plan, n_threads)
+        """How they read the cache at each context length."""
         self.on_run: Callable[[Role, int, float], None] | None = None
         """Called after each run with what its tokens were, how many, and the seconds it took."""
         chunk = min(CHUNK if config.causal else WHOLE, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
@@ -226,6 +229,7 @@ class Model:
         memories = [part.seq.memory() for part in parts]  # held until the run has ended
         for part in parts:
             part.seq.begin_write(part.seq.length + len(part.ids))
+        n_tokens = sum(len(part.ids) for part in parts)
         self._control.fill(
             [
                 (np.asarray(part.ids), part.seq.length, memory.ctypes.data, part.n_logits)
@@ -233,18 +237,21 @@ class Model:
             ]
         )
         longest = max(part.seq.length + len(part.ids) for part in parts)
-        self._control.plan(self.decode_plan.together_at(longest), self.decode_plan.local_window)
+        reading = self.readings.choose(longest, n_tokens)
+        self._control.plan(reading.together, reading.streams, self.decode_plan.local_window)
         self._binding.fill_rope(longest)
         try:
-            seconds = self._run(program, sum(len(part.ids) for part in parts))
+            seconds, n_threads = self._run(program, n_tokens)
         except BaseException:
             for part in parts:
                 part.seq.roll_back()
             raise
         for part in parts:
             part.seq.commit(len(part.ids))
+        if role == "generated":
+            self.readings.report(reading, longest, n_tokens, n_threads, seconds)
         if self.on_run is not None:
-            self.on_run(role, sum(len(part.ids) for part in parts), seconds)
+            self.on_run(role, n_tokens, seconds)
         return self._logits(program, sum(part.n_logits for part in parts))
 
     def prefill(
@@ -369,14 +376,17 @@ class Model:
                 "see those behind them, so that a text has to be computed in one run"
             )
 
-    def _run(self, program: Program, n_tokens: int) -> float:
-        """Run a program over the tokens of the control block; returns the seconds it took."""
+    def _run(self, program: Program, n_tokens: int) -> tuple[float, int]:
+        """Run a program over the tokens of the control block.
+
+        Returns the seconds that it took, and its threads, 0 where it was profiled.
+        """
         if self._closing:
             raise Interrupted("the computation was stopped: the model is being closed")
         if self._profile is not None:
             started = time.perf_counter()
             self._profile.run(program.plan.steps, program.table(1, self._workspace, self._library)[0])
-            return time.perf_counter() - started
+            return time.perf_counter() - started, 0
         n_threads = program.policy.choose(n_tokens)
         table, nbytes, steps = program.table(n_threads, self._workspace, self._library)
         while True:
@@ -391,7 +401,7 @@ class Model:
                 raise Interrupted("the computation was stopped by a signal, and cannot be repeated here")
         wall, used = time.perf_counter() - start, time.thread_time() - cpu
         program.policy.report(n_threads, n_tokens, wall, wall - used, self._team.long_waits())
-        return wall
+        return wall, n_threads
 
     def _logits(self, program: Program, n: int) -> np.ndarray:
         """The logits of the last run, float32 [n, n_vocab], in place."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmgen.backends.cpu.kernels.decode_plan import CONTROL_WORDS, LOCAL, TOGETHER
+from llmgen.backends.cpu.kernels.decode_plan import CONTROL_WORDS, LOCAL, STREAMS, TOGETHER
 from llmgen.backends.cpu.kernels.layout import FIELDS, MAX_COLUMNS
 from llmgen.backends.cpu.memory import Arena
 from llmgen.backends.cpu.plan import Plan
@@ -31,11 +31,12 @@ class Control:
         ):
             self._fields[FIELDS[name]] = array.ctypes.data
         self.address = int(self._fields.ctypes.data)
-        self.plan(MAX_COLUMNS, 0)
+        self.plan(MAX_COLUMNS, 1, 0)
 
-    def plan(self, together: int, local: int) -> None:
-        """Set how generated tokens attend, as kernels/decode_plan says it."""
+    def plan(self, together: int, streams: int, local: int) -> None:
+        """Set how generated tokens attend, as kernels/decode_plan says it; streams: a power of two."""
         self._fields[TOGETHER // 8], self._fields[LOCAL // 8] = together, local
+        self._fields[STREAMS // 8] = streams.bit_length() - 1
 
     def fill(self, parts: list[tuple[np.ndarray, int, int, int]]) -> None:
         """Set the tokens of a run, part after part: ids, position of the first, address of the

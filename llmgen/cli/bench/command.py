@@ -239,6 +239,7 @@ class _Work:
 
     def _load(self, file: GGUFFile, threads: int | None) -> tuple[Model, float]:
         """The model, and the seconds of its loading, without those of a choice of its KV cache."""
+        from llmgen.api_decode import settle_readings
         from llmgen.api_kv import resolved
         from llmgen.backends.cpu.model import Model
         from llmgen.tokenizer.model_text import ModelText
@@ -259,6 +260,7 @@ class _Work:
             load_s = time.perf_counter() - started
         note_local_window(model)
         warn_of_plan(chosen)
+        settle_readings(model, sorted({t.depth + t.tokens for t in self.plan.tests if t.n_generate}), kinds)
         return model, load_s
 
     def _tests(self, bench: Bench, run: Run) -> None:

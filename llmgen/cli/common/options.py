@@ -25,8 +25,8 @@ import typer
 from llmgen.cli.common.signatures import option as keyword
 from llmgen.cli.common.signatures import parameters_of, with_parameters
 from llmgen.engine.speculation.config import MOST_GUESSES, SpeculativeConfig
-from llmgen.errors import UsageError
-from llmgen.model.decode_config import MOST_TOGETHER, DecodeConfig
+from llmgen.errors import UsageError, shown
+from llmgen.model.decode_config import BUCKETS, MOST_TOGETHER, DecodeConfig
 from llmgen.model.kv_config import AUTO, KV_KINDS, KVAutoConfig
 from llmgen.model.rope_option import RopeOption
 from llmgen.sampling.params import OTHER_NAMES, Option, SamplingParams, option_named, option_table
@@ -57,6 +57,7 @@ _USUAL = {
 }
 _WHEN_OPENED = (
     *("ctx", "threads", "rope-scaling", "decode-plan", "decode-q-chunk", "decode-local-window"),
+    "decode-buckets",
     *("kv-type", "kv-budget", "kv-max-delta-nll", "kv-max-ppl-ratio", "kv-max-mean-kl", "kv-probe-tokens"),
     *("kv-probe-steps", "kv-plan", "kv-probe-interval", "kv-strict"),
     *("draft", "lookup", "draft-max", "draft-min-acceptance", "draft-method"),
@@ -123,7 +124,7 @@ def bench_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def plan_options(command: Callable[..., None]) -> Callable[..., None]:
     """The same for a command that plans a cache: its kind is always auto."""
-    options = [*_context_and_threads(), *_auto_options(), _rope_option()]
+    options = [*_context_and_threads(), *_auto_options(), _rope_option(), _bucket_option()]
     return _expand(command, "engine", options, lambda values: _engine_options({**values, "kv_type": AUTO}))
 
 
@@ -168,15 +169,37 @@ def _decode_options() -> list[inspect.Parameter]:
             "--decode-local-window",
             metavar="N",
         ),
+        _bucket_option(),
     ]
+
+
+def _bucket_option() -> inspect.Parameter:
+    return _parameter(
+        *("decode_buckets", str, "with auto: context lengths up to which the cache is read alike"),
+        *(",".join(map(str, BUCKETS)), "--decode-buckets"),
+        metavar="N,...",
+    )
 
 
 def _decode_config(values: dict[str, Any]) -> DecodeConfig | None:
     """From the flags, which are taken out of ``values``; None where none of them was given."""
-    plan, chunk, local = (values.pop(f"decode_{name}", None) for name in ("plan", "q_chunk", "local_window"))
-    if plan is chunk is local is None:
+    plan, chunk, local, buckets = (
+        values.pop(f"decode_{name}", None) for name in ("plan", "q_chunk", "local_window", "buckets")
+    )
+    if plan is chunk is local is buckets is None:
         return None
-    return DecodeConfig("auto" if plan is None else plan, chunk, local)
+    borders = None if buckets is None else _numbers(buckets)
+    return DecodeConfig("auto" if plan is None else plan, chunk, local, borders)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Read ``512,2048``; what is no number makes DecodeConfig refuse it."""
+    try:
+        return tuple(int(part[:20]) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"--decode-buckets must be context lengths with commas between, such as 512,2048, not {shown(text)}"
+        ) from None
 
 
 def _rope_option() -> inspect.Parameter:

@@ -14,7 +14,7 @@ from archs import build_arch
 from engines import engine, one_by_one
 from llmgen import DecodeConfig
 from llmgen.errors import LLMGenError, UsageError
-from llmgen.model.decode_config import DecodePlan
+from llmgen.model.decode_config import RULE, DecodePlan, Reading
 from llmgen.model.runs import Part
 from program import llmgen, refused
 
@@ -22,11 +22,12 @@ IDS = [int(i) for i in np.random.default_rng(3).integers(3, 90, 150)]
 
 
 def test_plans() -> None:
-    assert DecodeConfig.of("none").resolved == DecodePlan((1,))
-    assert DecodeConfig.of("auto").resolved == DecodePlan((8,))
-    assert DecodeConfig("fixed", 3, 100).resolved == DecodePlan((3,), (), 100)
-    buckets = DecodePlan((1, 4, 8), (512, 2048))
-    assert [buckets.together_at(n) for n in (1, 512, 513, 2048, 2049, 10**6)] == [1, 1, 4, 4, 8, 8]
+    assert DecodeConfig.of("none").resolved == DecodePlan((Reading(1),))
+    assert DecodeConfig("fixed", 3, 100).resolved == DecodePlan((Reading(3),), local_window=100)
+    auto = DecodeConfig.of("auto").resolved
+    assert auto == DecodePlan((RULE,) * 3, (512, 2048), adapts=True)
+    assert [auto.bucket(n) for n in (1, 512, 513, 2048, 2049, 10**6)] == [0, 0, 1, 1, 2, 2]
+    assert DecodeConfig(buckets=(7,)).resolved == DecodePlan((RULE,) * 2, (7,), adapts=True)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,15 @@ def test_plans() -> None:
         ({"plan": "fixed", "q_chunk": 9}, "q_chunk must be a whole number from 1 to 8, not 9"),
         ({"plan": "fixed", "q_chunk": True}, "q_chunk must be"),
         ({"plan": "fixed", "local_window": 0}, "local_window must be a whole number from 1"),
+        ({"plan": "none", "buckets": (5,)}, "--decode-buckets goes with --decode-plan auto"),
+        *(
+            ({"buckets": wrong}, "buckets must be up to 8 context lengths")
+            for wrong in ((), (0, 5), (5, 5), (9, 5))
+        ),
+        *(
+            ({"buckets": wrong}, "each longer than the one before")
+            for wrong in (5, [5], (5.0,), tuple(range(1, 10)))
+        ),
     ],
 )
 def test_wrong_plans_are_refused(wrong: dict[str, Any], says: str) -> None:

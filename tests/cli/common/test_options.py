@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from llmgen.cli.common.options import EngineOptions, changed, model_options, sampling_options
 from llmgen.errors import UsageError
+from llmgen.model.decode_config import DecodeConfig
 from llmgen.sampling.params import SamplingParams, option_table
 from program import llmgen, refused
 
@@ -135,6 +136,14 @@ def test_set() -> None:
     assert changed(params, "temperature", "0.3").temp == 0.3
     assert changed(params, "stop_token_ids", "2, 7 9").stop_token_ids == (2, 7, 9)
     assert changed(params, "samplers", "top_k").samplers == ("top_k",)
+
+
+def test_buckets_of_context_lengths() -> None:
+    _, engine, _ = parse("--decode-buckets", "100,4000")
+    assert engine.decode_plan == DecodeConfig(buckets=(100, 4000))
+    for wrong in ("", "5,", "a", "5;6", "2,1"):
+        with pytest.raises(UsageError, match="--decode-buckets"):
+            parse("--decode-buckets", wrong)
 
 
 def test_an_empty_decode_plan_is_none_of_the_plans() -> None:

@@ -33,7 +33,14 @@ from llmgen.backends.cpu.kernels.attention_rows import (
     state_size,
     write_row,
 )
-from llmgen.backends.cpu.kernels.decode_plan import LOCAL, MERGED, TOGETHER, UNBOUNDED, most_together
+from llmgen.backends.cpu.kernels.decode_plan import (
+    LOCAL,
+    MERGED,
+    STREAMS,
+    TOGETHER,
+    UNBOUNDED,
+    most_together,
+)
 from llmgen.backends.cpu.kernels.kv import (
     SCORE_BYTES,
     KVKind,
@@ -42,6 +49,7 @@ from llmgen.backends.cpu.kernels.kv import (
     most_tokens,
     value_block_bytes,
 )
+from llmgen.backends.cpu.kernels.kv.asking import NOTHING, upcoming
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, TILE_TOKENS
 from llmgen.backends.cpu.kernels.pointwise import copy_floats
 from llmgen.backends.cpu.kernels.simd import load_i64, store_i64
@@ -149,12 +157,17 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
     key_bits, key_scales, value_bits, value_scales = keys.bits, keys.block, values.bits, values.block
 
     @inline
+    def block_bytes(args):  # type: ignore[no-untyped-def]
+        """Bytes of a block's keys and of its values."""
+        k_bytes = group_bytes_of(arg(args, at.key_dim), key_bits, key_scales) * (KEY_BLOCK // KEY_GROUP)
+        return k_bytes, block_bytes_of(arg(args, at.value_dim), value_bits, value_scales)
+
+    @inline
     def keys_values(args, base, h, block):  # type: ignore[no-untyped-def]
         """Where the keys and the values of a block of kv head h lie; base: the sequence's cache."""
         blocks = arg(args, at.blocks)
         slot = h * blocks + block % blocks
-        k_bytes = group_bytes_of(arg(args, at.key_dim), key_bits, key_scales) * (KEY_BLOCK // KEY_GROUP)
-        v_bytes = block_bytes_of(arg(args, at.value_dim), value_bits, value_scales)
+        k_bytes, v_bytes = block_bytes(args)
         return base + arg(args, at.k_at) + slot * k_bytes, base + arg(args, at.v_at) + slot * v_bytes
 
     @inline
@@ -164,14 +177,14 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         return numbers + 4 * first if numbers else 0
 
     @inline
-    def following(args, t0, count, h, upcoming, last):  # type: ignore[no-untyped-def]
+    def following(args, t0, count, h, block, last):  # type: ignore[no-untyped-def]
         """The keys and values that are read next by ``count`` tokens from t0 on.
 
-        upcoming: the next block of this head; behind the last, the next head's or token's first is read.
+        block: the next block of this head; behind the last, the next head's or token's first is read.
         """
         control = arg(args, at.control)
         t = t0
-        if upcoming > last:
+        if block > last:
             if h + 1 < arg(args, at.n_kv):
                 h += 1
             elif t0 + count < control_field(control, CONTROL_TOKENS):
@@ -179,8 +192,8 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
                 h = 0
             else:
                 return keys_values(args, load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t), h, last)
-            upcoming = first_block(last_seen(args, t), arg(args, at.window))
-        return keys_values(args, load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t), h, upcoming)
+            block = first_block(last_seen(args, t), arg(args, at.window))
+        return keys_values(args, load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t), h, block)
 
     over_block = over_block_of(keys, values, role == "blocks")
 
@@ -248,7 +261,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         while block <= last:
             here = done
             done += count * (min(high + 1 - block * KEY_BLOCK, KEY_BLOCK) + BLOCK_COST)
-            upcoming = next_block(block, low, local)
+            after = next_block(block, low, local)
             if begin <= here < end:
                 if not mine:
                     mine = True
@@ -257,8 +270,10 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
                         copy_floats(q, queries + t * row_bytes, group * key_dim)
                         store_i64(totals + t * state_bytes + MERGED, 0)
                 k, v = keys_values(args, base, h, block)
-                k_next, v_next = following(args, t0, count, h, upcoming, last)
-                where = (k, v, k_next, v_next)
+                k_next, v_next = following(args, t0, count, h, after, last)
+                k_bytes, v_bytes = block_bytes(args)
+                streams = control_field(arg(args, at.control), STREAMS)
+                where = (k, v, upcoming(k_next, v_next, k_bytes, v_bytes, streams))
                 begins, ends = tokens_that_see(args, t0, count, block, window, local)
                 for t in range(begins, ends):
                     position = last_seen(args, t0 + t)
@@ -268,7 +283,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
                 attend_tokens(args, where, block, t0, begins, ends, seen, queries, states)
                 for t in range(begins, ends):
                     keep_states(args, block, t0 + t, h, states + t * state_bytes, totals + t * state_bytes)
-            block = upcoming
+            block = after
         if mine:
             for t in range(count):
                 if load_i64(totals + t * state_bytes + MERGED):
@@ -316,7 +331,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         last_block = last_seen(args, t0 + count - 1) // KEY_BLOCK
         for block in range(first_block(last_seen(args, t0), window), last_block + 1):
             k, v = keys_values(args, base, h, block)
-            where = (k, v, k, v)
+            where = (k, v, NOTHING)
             for t in range(0, count, TILE_TOKENS):
                 n = min(TILE_TOKENS, count - t)
                 low, high = last_seen(args, t0 + t), last_seen(args, t0 + t + n - 1)

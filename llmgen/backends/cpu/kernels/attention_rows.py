@@ -176,16 +176,16 @@ def _pass(rows: int, groups: int, vectors: int, keys: KVKind, values: KVKind, as
     @inline
     def attend(q, where, s, state, state_bytes, start, first_key, n_keys, key_dim, width, window, cap):  # type: ignore[no-untyped-def]
         """``rows`` rows over a block; the arguments of ``over_block``, and state_bytes apart their states."""
-        k, v, k_next, v_next = where
+        k, v, coming = where
         n_groups = ((n_keys + KEY_GROUP - 1) // KEY_GROUP + groups - 1) // groups * groups
-        take_scores(q, k, k_next, s, n_groups, key_dim)
+        take_scores(q, k, coming, s, n_groups, key_dim)
         for r in range(rows):
             softmax_row(s + r * KEY_BLOCK * 4, state + r * state_bytes, start, n_groups, window, width, cap)
         scaled = s + SCORE_ROWS * KEY_BLOCK * 4
-        add_values(s, scaled, v, v_next, state + ROW_STATE, state_bytes, first_key, n_keys, width)
+        add_values(s, scaled, v, coming, state + ROW_STATE, state_bytes, first_key, n_keys, width)
         for r in range(together, rows, together):
             here, o = s + r * KEY_BLOCK * 4, state + r * state_bytes + ROW_STATE
-            others(here, scaled, v, v_next, o, state_bytes, first_key, n_keys, width)
+            others(here, scaled, v, coming, o, state_bytes, first_key, n_keys, width)
 
     return attend
 
@@ -203,7 +203,7 @@ def over_block_of(keys: KVKind, values: KVKind, asks: bool) -> Any:
 
         q: f32 [n][key_dim]; s: room for SCORE_BYTES; state: n row states.  The block begins at position ``start``;
         keys from n_keys on are seen by no row, nor those before first_key.
-        where: the block's keys and values, as kernels/kv says, and both of the block that is read after it.
+        where: the block's keys and values, as kernels/kv says, and the block that is read after it (kv/asking.py).
         """
         width, state_bytes = width_of(value_dim), state_size(value_dim)
         r = 0

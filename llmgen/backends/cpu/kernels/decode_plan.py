@@ -1,7 +1,7 @@
 """How the attention of generated tokens may be planned: what Python tells the kernel for each run.
 
-Two words behind the fields of the control block.  Neither ``together`` nor the threads change a bit; a local
-window is another attention.  Nothing here imports numba: the planner reads it in every process.
+Three words behind the fields of the control block.  Neither ``together`` nor ``streams`` nor the threads change a
+bit; a local window is another attention.  Nothing here imports numba: the planner reads it in every process.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from llmgen.backends.cpu.kernels.layout import FIELDS, MAX_COLUMNS, row_state_by
 
 UNBOUNDED = 1 << 40
 """The window of a layer without one."""
-CONTROL_WORDS = len(FIELDS) + 2
+CONTROL_WORDS = len(FIELDS) + 3
 """Words of the control block with the plan."""
-TOGETHER, LOCAL = 8 * len(FIELDS), 8 * (len(FIELDS) + 1)
+TOGETHER, LOCAL, STREAMS = (8 * (len(FIELDS) + i) for i in range(3))
 """Where the plan stands in the control block: the most tokens of a sequence that attend together, so that
 a key block is read once for them; and of how many keys a token sees the last, besides the first KEY_BLOCK, or 0
-for all. A layer with a window of its own keeps that."""
+for all, where a layer with a window of its own keeps that; and log2 of the streams in which the next key block is
+asked for (kv/asking.py)."""
 MERGED = 24
 """Where the state of a row says up to which block, exclusive, it holds the merged states; 0: its own block's only."""
 MOST_ROWS = 96

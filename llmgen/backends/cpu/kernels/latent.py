@@ -37,6 +37,7 @@ from llmgen.backends.cpu.kernels.attention_rows import (
     write_row,
 )
 from llmgen.backends.cpu.kernels.kv import TABLE, KVKind, key_group_bytes, kinds_of, value_block_bytes
+from llmgen.backends.cpu.kernels.kv.asking import NOTHING
 from llmgen.backends.cpu.kernels.kv.decode import decode_keys_of, decode_values_of
 from llmgen.backends.cpu.kernels.layout import (
     KEY_BLOCK,
@@ -134,7 +135,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         window, value_dim = arg(args, at.window), arg(args, at.value_dim)
         first_key = max(0, first_seen(low, window) - start)
         key_dim = value_dim + arg(args, at.key_dim)
-        where = (keys, values, keys, values)
+        where = (keys, values, NOTHING)
         cap = np.float32(arg_f64(args, at.cap))
         over_block(
             n, queries, where, scores, state, start, first_key, n_keys, key_dim, value_dim, window, cap
@@ -276,7 +277,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         key_dim = value_dim + arg(args, at.key_dim)
         for r in range(n):
             store_i64(state + r * state_size(value_dim) + 8, n_keys - 1)
-        where = (keys, values, keys, values)
+        where = (keys, values, NOTHING)
         cap = np.float32(arg_f64(args, at.cap))
         over_block(n, queries, where, scores, state, 0, 0, n_keys, key_dim, value_dim, KEY_BLOCK, cap)
 

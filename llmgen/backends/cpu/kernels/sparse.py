@@ -30,6 +30,7 @@ from llmgen.backends.cpu.kernels.kv import (
     kinds_of,
     value_block_bytes,
 )
+from llmgen.backends.cpu.kernels.kv.asking import NOTHING
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP
 from llmgen.backends.cpu.kernels.simd import load_i64, store_i64
 from llmgen.backends.cpu.kernels.sparse_arguments import AttendBlocks
@@ -61,7 +62,7 @@ def _make(keys: KVKind, values: KVKind) -> Any:
             over_block(
                 group,
                 q,
-                (k, v, k, v),
+                (k, v, NOTHING),
                 scores,
                 states,
                 start,

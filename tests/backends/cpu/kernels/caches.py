@@ -117,10 +117,11 @@ def generate(
     sinks: np.ndarray | None = None,
     together: int = MAX_COLUMNS,
     local: int = 0,
+    streams: int = 1,
 ) -> np.ndarray:
     """Generated tokens, each of the sequence beside it: q [n, n_heads, key_dim] -> [n, n_heads, value_dim].
 
-    together, local: see kernels/decode_plan.py.
+    together, local, streams: see kernels/decode_plan.py.
     """
     cache, n = caches[0], len(q)
     assert n <= MAX_COLUMNS
@@ -132,7 +133,9 @@ def generate(
     width = n_heads * cache.value_dim
     out = aligned((n, width + 16), fill=-7.5)
     bases = [c.base for c in caches]
-    control = ControlBlock(n, positions=positions, sequences=bases, together=together, local=local)
+    control = ControlBlock(
+        n, positions=positions, sequences=bases, together=together, local=local, streams=streams
+    )
     common = cache.common(buffer, window, cap, slopes, sinks)
     nbytes = blocks_scratch(n_heads // cache.n_kv, cache.key_dim, cache.value_dim)
     for thread in range(n_threads):

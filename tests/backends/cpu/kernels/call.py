@@ -17,7 +17,7 @@ import numpy as np
 from kernels import emulated
 
 from llmgen.backends.cpu.kernels.arguments import table_of
-from llmgen.backends.cpu.kernels.decode_plan import CONTROL_WORDS, LOCAL, TOGETHER
+from llmgen.backends.cpu.kernels.decode_plan import CONTROL_WORDS, LOCAL, STREAMS, TOGETHER
 from llmgen.backends.cpu.kernels.kv import TABLE as KV_KINDS
 from llmgen.backends.cpu.kernels.kv import attention_kernel
 from llmgen.backends.cpu.kernels.layout import FIELDS, MAX_COLUMNS, STEP_ARGS
@@ -89,12 +89,14 @@ class ControlBlock:
         run_ends: Any = None,
         together: int = MAX_COLUMNS,
         local: int = 0,
+        streams: int = 1,
     ) -> None:
         arrays = {"ids": ids, "positions": positions, "sequences": sequences, "output_rows": outputs}
         arrays["run_ends"] = run_ends
         self.arrays = {k: np.array(v, dtype=np.int64) for k, v in arrays.items() if v is not None}
         self.fields = np.zeros(CONTROL_WORDS, dtype=np.int64)
         self.fields[TOGETHER // 8], self.fields[LOCAL // 8] = together, local
+        self.fields[STREAMS // 8] = streams.bit_length() - 1
         self.fields[FIELDS["n_tokens"]] = n_tokens
         self.fields[FIELDS["n_outputs"]] = 0 if outputs is None else len(self.arrays["output_rows"])
         for name, array in self.arrays.items():

@@ -12,6 +12,7 @@ from typing import Any
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.dot import AVX512
 from llmgen.backends.cpu.kernels.kv import SCALE_BYTES, VECTOR, KVKind, key_group_bytes, padded_codes
+from llmgen.backends.cpu.kernels.kv.asking import LINE, ask
 from llmgen.backends.cpu.kernels.kv.loads import (
     key_step,
     load_bytes,
@@ -25,31 +26,30 @@ from llmgen.backends.cpu.kernels.simd import (
     half_to_f32x16,
     load_f32x16,
     load_i16x16,
-    prefetch_far,
     store_f32x16,
 )
 
 group_bytes_of, row_bytes_of = inline(key_group_bytes), inline(padded_codes)
-_LINE = 64  # bytes of a cache line
 
 
 def scores_of(kind: KVKind, rows: int, groups: int, asks: bool) -> Any:
-    """``scores(q, k, k_next, s, n_groups, key_dim)``: s[r] = q[r] . k for n_groups * KEY_GROUP keys.
+    """``scores(q, k, coming, s, n_groups, key_dim)``: s[r] = q[r] . k for n_groups * KEY_GROUP keys.
 
-    q: f32 [rows][key_dim]; k: keys of a block; k_next: of the block that is read after it, which is prefetched
-    if ``asks``; s: f32 [rows][KEY_BLOCK].
+    q: f32 [rows][key_dim]; k: keys of a block; coming: the block that is read after it (kv/asking.py), which
+    is asked for if ``asks``; s: f32 [rows][KEY_BLOCK].
     """
     bits, block, parts, nbytes = kind.bits, kind.block, parts_of(kind), load_bytes(kind)
     scales = KEY_GROUP * SCALE_BYTES if block else 0
-    line = max(_LINE // nbytes, 1) * parts  # values of a key in a cache line
+    line = max(LINE // nbytes, 1) * parts  # values of a key in a cache line
     zero, put = zeros(rows * groups), put_scores(rows, groups, block > 0)
     step, last_step = key_step(kind, rows, groups, parts), key_step(kind, rows, groups, 1)
 
     @inline
-    def scores(q, k, k_next, s, n_groups, key_dim):  # type: ignore[no-untyped-def]
+    def scores(q, k, coming, s, n_groups, key_dim):  # type: ignore[no-untyped-def]
         group_bytes = group_bytes_of(key_dim, bits, block)
         for g in range(0, n_groups, groups):
             p = k + g * group_bytes
+            done = g * group_bytes
             first = 0
             while first < key_dim:
                 last = min(first + block, key_dim) if block else key_dim
@@ -57,8 +57,9 @@ def scores_of(kind: KVKind, rows: int, groups: int, asks: bool) -> Any:
                 i = first
                 while i + parts <= last:
                     if asks:
-                        for n in range(groups):
-                            prefetch_far(p + k_next - k + n * group_bytes)
+                        for _ in range(groups):
+                            ask(coming, done)
+                            done += LINE
                     end = min(i + line, last)
                     while i + parts <= end:
                         acc = step(acc, q + 4 * i, 4 * key_dim, p, group_bytes)
@@ -93,16 +94,21 @@ def scale_weights(s, scales, n_groups, out):  # type: ignore[no-untyped-def]
 
 
 def _sums(kind: KVKind, rows: int, blocks: int, vectors: int, asks: bool) -> Any:
-    """``sums(w, v, v_next, row_bytes, block_bytes, o, state_bytes, first_key, n_keys)``: o += weights times values."""
+    """``sums(w, v, coming, done, row_bytes, block_bytes, o, state_bytes, first_key, n_keys)``: o += weights . values.
+
+    coming, done: as in ``ask``, before the first position.
+    """
     zero, step = zeros(rows * blocks * vectors), value_step(kind, rows, blocks, vectors)
+    read = blocks * vectors * VECTOR * kind.bits // 8  # bytes at a position
+    lines, positions = max(read // LINE, 1), max(LINE // read, 1)
 
     @inline
-    def sums(w, v, v_next, row_bytes, block_bytes, o, state_bytes, first_key, n_keys):  # type: ignore[no-untyped-def]
+    def sums(w, v, coming, done, row_bytes, block_bytes, o, state_bytes, first_key, n_keys):  # type: ignore[no-untyped-def]
         acc = zero()
         for j in range(first_key, n_keys):
-            if asks:
-                for n in range(blocks):
-                    prefetch_far(v_next + j * row_bytes + n * block_bytes)
+            if asks and j % positions == 0:
+                for n in range(lines):
+                    ask(coming, done + j * read + n * LINE)
             acc = step(acc, w + 4 * j, v + j * row_bytes, block_bytes)
         add_values(acc, o, state_bytes, blocks * vectors)
 
@@ -110,10 +116,11 @@ def _sums(kind: KVKind, rows: int, blocks: int, vectors: int, asks: bool) -> Any
 
 
 def values_of(kind: KVKind, rows: int, vectors: int, asks: bool) -> Any:
-    """``values(s, scaled, v, v_next, o, state_bytes, first_key, n_keys, width)``: o[r] += s[r] . v.
+    """``values(s, scaled, v, coming, o, state_bytes, first_key, n_keys, width)``: o[r] += s[r] . v.
 
     s: weights f32 [rows][KEY_BLOCK], of which those of keys first_key..n_keys count; scaled: room for as many
-    again; v, v_next: as in ``scores_of``; o: f32 [width] of the first row, state_bytes apart; width: whole vectors.
+    again; v: values of a block; coming: as in ``scores_of``; o: f32 [width] of the first row, state_bytes apart;
+    width: whole vectors.
     """
     if not kind.block:
         return _plain_values(kind, rows, vectors, asks)
@@ -125,14 +132,15 @@ def _plain_values(kind: KVKind, rows: int, vectors: int, asks: bool) -> Any:
     many, one = _sums(kind, rows, 1, vectors, asks), _sums(kind, rows, 1, 1, False)
 
     @inline
-    def values(s, scaled, v, v_next, o, state_bytes, first_key, n_keys, width):  # type: ignore[no-untyped-def]
-        row = width * size
+    def values(s, scaled, v, coming, o, state_bytes, first_key, n_keys, width):  # type: ignore[no-untyped-def]
+        row, key_bytes = width * size, coming[2]
         i = 0
         while i + vectors * VECTOR <= width:
-            many(s, v + i * size, v_next + i * size, row, 0, o + 4 * i, state_bytes, first_key, n_keys)
+            done = key_bytes + KEY_BLOCK * i * size
+            many(s, v + i * size, coming, done, row, 0, o + 4 * i, state_bytes, first_key, n_keys)
             i += vectors * VECTOR
         while i < width:
-            one(s, v + i * size, v_next + i * size, row, 0, o + 4 * i, state_bytes, first_key, n_keys)
+            one(s, v + i * size, coming, 0, row, 0, o + 4 * i, state_bytes, first_key, n_keys)
             i += VECTOR
 
     return values
@@ -151,40 +159,42 @@ def _scaled_values(kind: KVKind, rows: int, vectors: int, asks: bool) -> Any:
     assert together == 1 or rows == 1
 
     @inline
-    def values(s, scaled, v, v_next, o, state_bytes, first_key, n_keys, width):  # type: ignore[no-untyped-def]
+    def values(s, scaled, v, coming, o, state_bytes, first_key, n_keys, width):  # type: ignore[no-untyped-def]
         n_groups = (n_keys + KEY_GROUP - 1) // KEY_GROUP
-        ask = v_next - v
         p, i = v, 0
         while i < width:
             n = min(block, width - i)
             row = row_bytes_of(n, bits)
             scales = p + KEY_BLOCK * row
             block_bytes = KEY_BLOCK * (row + SCALE_BYTES)
+            done = coming[2] + p - v
             if asks:
-                for n_line in range(0, KEY_BLOCK * SCALE_BYTES, _LINE):
-                    prefetch_far(scales + ask + n_line)
+                for of_scales in range(0, KEY_BLOCK * SCALE_BYTES, LINE):
+                    ask(coming, done + KEY_BLOCK * row + of_scales)
             for r in range(rows):
                 scale_weights(s + 4 * KEY_BLOCK * r, scales, n_groups, scaled + 4 * KEY_BLOCK * r)
             if together > 1 and i + together * block <= width:
                 for b in range(1, together):  # one row
                     out = scaled + 4 * KEY_BLOCK * b
                     scale_weights(s, scales + b * block_bytes, n_groups, out)
-                wide(scaled, p, p + ask, row, block_bytes, o + 4 * i, state_bytes, first_key, n_keys)
+                wide(scaled, p, coming, done, row, block_bytes, o + 4 * i, state_bytes, first_key, n_keys)
                 p += together * block_bytes
                 i += together * block
                 continue
             c = 0
             while c + vectors * VECTOR <= n:
                 at = p + c // VECTOR * code_bytes
-                many(scaled, at, at + ask, row, 0, o + 4 * (i + c), state_bytes, first_key, n_keys)
+                asked = done + KEY_BLOCK * (c // VECTOR) * code_bytes
+                many(scaled, at, coming, asked, row, 0, o + 4 * (i + c), state_bytes, first_key, n_keys)
                 c += vectors * VECTOR
             while c + parts * VECTOR <= n:
                 at = p + c // VECTOR * code_bytes
-                some(scaled, at, at + ask, row, 0, o + 4 * (i + c), state_bytes, first_key, n_keys)
+                asked = done + KEY_BLOCK * (c // VECTOR) * code_bytes
+                some(scaled, at, coming, asked, row, 0, o + 4 * (i + c), state_bytes, first_key, n_keys)
                 c += parts * VECTOR
             if c < n:  # the low halves of the bytes only
                 at = p + c // VECTOR * code_bytes
-                half(scaled, at, at + ask, row, 0, o + 4 * (i + c), state_bytes, first_key, n_keys)
+                half(scaled, at, coming, 0, row, 0, o + 4 * (i + c), state_bytes, first_key, n_keys)
             p += block_bytes
             i += n
 

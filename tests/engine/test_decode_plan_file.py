@@ -1,0 +1,95 @@
+"""Readings in the plan file: kept beside the plans, for a time, and never needed."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+import tiny
+from llmgen import LLM, SamplingParams
+from llmgen.engine.decode_plan_file import decode_key, keep_readings, kept_readings
+from llmgen.engine.kv_plan import Candidate, Plan
+from llmgen.engine.kv_plan_file import default_file, keep, kept
+from llmgen.model.decode_config import BUCKETS, Measured, Reading
+from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
+
+FOUND = {0: Measured(Reading(8, 4), {1: 0.25, 4: 0.125}), 2: Measured(Reading(8, 1), {1: 0.5})}
+
+
+def test_kept_readings_are_the_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "folder" / "plans.json"
+    assert kept_readings(path, "a", 3, 60) == {}
+    assert keep_readings(path, "a", {1: FOUND[0]}, 3)
+    assert keep_readings(path, "b", FOUND, 3)
+    assert keep_readings(path, "a", FOUND, 3)
+    assert kept_readings(path, "a", 3, 60) == kept_readings(path, "b", 3, 60) == FOUND
+    assert kept_readings(path, "c", 3, 60) == kept_readings(path, "a", 2, 60) == {}
+    assert len(json.loads(path.read_text())["decode"]) == 2
+    now = time.time()
+    for later, holds in ((59, True), (61, False), (-10, False)):
+        monkeypatch.setattr(time, "time", lambda later=later: now + later)
+        assert bool(kept_readings(path, "a", 3, 60)) == holds
+
+
+def test_plans_and_readings_leave_one_another_alone(tmp_path: Path) -> None:
+    path, config, f16 = tmp_path / "plans.json", KVAutoConfig(), KVCacheConfig()
+    plan = Plan(100, None, (Candidate(f16, 10, 1000, True),), f16, "because", True)
+    keep(path, "plan", config, plan)
+    assert keep_readings(path, "a", FOUND, 3)
+    keep(path, "other", config, plan)
+    assert kept(path, "plan", None, config) == kept(path, "other", None, config) == plan
+    assert kept_readings(path, "a", 3, 60) == FOUND
+
+
+@pytest.mark.parametrize(
+    "bucket",
+    [
+        *(1, {}, {"together": 9, "streams": 4, "seconds": {}}, {"together": 8, "streams": 3, "seconds": {}}),
+        *({"together": 8, "streams": 4, "seconds": {"x": 1}}, {"together": 8, "streams": 4, "seconds": [1]}),
+    ],
+)
+def test_a_damaged_entry_is_as_good_as_none(tmp_path: Path, bucket: object) -> None:
+    path = tmp_path / "plans.json"
+    assert keep_readings(path, "a", FOUND, 3)
+    content = json.loads(path.read_text())
+    content["decode"][0]["buckets"][0] = bucket
+    path.write_text(json.dumps(content))
+    assert kept_readings(path, "a", 3, 60) == {}
+    assert keep_readings(path, "a", FOUND, 3)
+    assert kept_readings(path, "a", 3, 60) == FOUND
+
+
+def test_a_file_of_something_else_is_neither_used_nor_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    path.write_text("{}")
+    assert kept_readings(path, "a", 3, 60) == {}
+    assert not keep_readings(path, "a", FOUND, 3)
+    assert path.read_text() == "{}"
+    assert not keep_readings(path / "below", "a", FOUND, 3)
+
+
+def test_the_key_says_everything_that_counts() -> None:
+    parts = [("model", "machine", "f16", BUCKETS), ("other", "machine", "f16", BUCKETS)]
+    parts += [("model", "other", "f16", BUCKETS), ("model", "machine", "q8_0", BUCKETS)]
+    parts += [("model", "machine", "f16", (512,))]
+    assert len({decode_key(*each) for each in parts}) == len(parts)
+
+
+def test_an_answer_is_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMGEN_STATE", str(tmp_path / "state"))
+    path, params = tiny.write(tmp_path / "tiny.gguf"), SamplingParams(max_tokens=60, temp=0, ignore_eos=True)
+    with LLM(path, n_ctx=128, n_threads=1) as llm:
+        text = llm.generate("ab", params).text
+        measured = llm.model.readings.measured
+        assert list(measured) == [0]
+    assert json.loads(default_file().read_text())["decode"][0]["buckets"][1:] == [None, None]
+    with LLM(path, n_ctx=128, n_threads=1) as again:
+        assert again.model.readings.measured == measured
+        assert again.generate("ab", params).text == text
+        assert not again.model.readings.news
+    with LLM(path, n_ctx=128, n_threads=1, decode_plan="none") as plain:
+        assert plain.generate("ab", params).text == text
+        assert not plain.model.readings.measured
