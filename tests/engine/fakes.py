@@ -10,9 +10,11 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from llmgen.engine import SamplingParams, Session
 from llmgen.errors import Interrupted
 
 N_VOCAB = 260
@@ -248,3 +250,11 @@ def says(text: str | bytes, prompt_length: int, then: int = EOG):
         return data[place] if place < len(data) else then
 
     return script
+
+
+GREEDY = SamplingParams(temp=0.0, max_tokens=20)
+
+
+def session(model: FakeModel | None = None, **kw: Any) -> Session:
+    """A session with a model that needs no file."""
+    return Session(model or FakeModel(), FakeTokenizer(), **kw)
