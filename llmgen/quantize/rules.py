@@ -92,10 +92,12 @@ class Shape:
         )
 
 
-def can_change(tensor: TensorInfo, architecture: str) -> bool:
-    """Whether a mix may change the tensor's type: a matrix, and none of the small delicate ones."""
-    name = tensor.name
-    is_matrix = any(n > 1 for n in tensor.shape[1:])
+def can_change(name: str, shape: Sequence[int], architecture: str) -> bool:
+    """Whether a mix may change a tensor's type: a matrix, and none of the small delicate ones.
+
+    shape: as in the file, the length of a row first.
+    """
+    is_matrix = any(n > 1 for n in shape[1:])
     kept = name in _KEPT_NAMES or any(
         part in name for part in (*_KEPT_PARTS, *_KEPT_OF.get(architecture, ()))
     )
@@ -112,7 +114,7 @@ def fitting(wanted: GGMLType, n_columns: int) -> GGMLType:
 
 def wanted_types(mix: Mix, tensors: Sequence[TensorInfo], shape: Shape) -> dict[str, GGMLType]:
     """The type that the mix wants for each tensor that it may change, whatever the length of its rows."""
-    changing = [t for t in sorted(tensors, key=_by_layer) if can_change(t, shape.architecture)]
+    changing = [t for t in sorted(tensors, key=_by_layer) if can_change(t.name, t.shape, shape.architecture)]
     if mix.is_float:
         return {t.name: mix.type for t in changing}
     rules = _Rules(mix, shape, tensors)
