@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import signal
@@ -53,6 +54,13 @@ def _need_a_cache() -> None:
         os.environ["LLMGEN_CACHE"] = tempfile.mkdtemp(prefix="llmgen-tests-")
 
 
+def _remember_bytecode() -> None:
+    """Where Python writes no bytecode, hundreds of children would compile the same sources: they share a folder."""
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) and "PYTHONPYCACHEPREFIX" not in os.environ:
+        os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="llmgen-tests-bytecode-")
+        atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
+
+
 def _hear_ctrl_c() -> None:
     """A shell's background job ignores Ctrl-C, and so would every program that it starts."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -61,7 +69,40 @@ def _hear_ctrl_c() -> None:
 
 _leave_out_the_users_settings()
 _need_a_cache()
+_remember_bytecode()
 _hear_ctrl_c()
+
+
+_LIGHT = ("gguf", "hub", "quantize", "sampling", "tokenizer")
+"""Folders of short test files, which come last: then all processes end at about the same time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The folders that take long first, and with them the tests of kernels."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(here).parts[0] in _LIGHT)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """When the whole suite is about to run in several processes, compile what most of its files need.
+
+    A compiler that is started for a file alone translates again what all kernels share.
+    """
+    config = session.config
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if not whole or not config.getoption("numprocesses") or hasattr(config, "workerinput"):
+        return
+    from kernels.call import kernels_of_the_suite, require
+
+    from llmgen.errors import KernelError
+
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.write_line(
+            "first: the kernels that most test files call are compiled, unless they are there"
+        )
+    with contextlib.suppress(KernelError):  # the tests of that kernel will tell
+        require(kernels_of_the_suite())
 
 
 @pytest.fixture(autouse=True)

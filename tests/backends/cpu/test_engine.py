@@ -197,7 +197,7 @@ def bit_variants() -> list[Path]:
 
 
 @pytest.mark.parametrize("index", range(12))
-@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0", "k=nf4,v=q4_0"])
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0", "k=q4_0,v=nf4"])
 def test_chunks_and_threads_do_not_change_a_bit(index: int, kv_type: str) -> None:
     path, tokens = bit_variants()[index], np.random.default_rng(6).integers(0, 128, 150)
     results = []

@@ -15,7 +15,7 @@ from llmgen.engine.sequence_state import SequenceState
 from naive import nmse
 
 N_CTX = 1024
-KINDS = ("q8_0", "k=nf4,v=q4_0", "k=bf16,v=q8_0")
+KINDS = ("q8_0", "k=q4_0,v=nf4", "bf16")
 MODELS = ("llama-dense", "gemma3-dense", "mpt-dense")  # all keys; a window of fewer; slopes
 
 

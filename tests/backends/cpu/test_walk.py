@@ -15,7 +15,7 @@ from llmgen.errors import ContextFullError, Interrupted
 from naive import nmse
 
 N_CTX = 2048
-LIMITS = {"f16": 1e-5, "f32": 1e-5, "q8_0": 1e-4, "k=nf4,v=q4_0": 3e-2}
+LIMITS = {"f16": 1e-5, "f32": 1e-5, "q8_0": 1e-4, "k=q4_0,v=nf4": 3e-2}
 """Generated tokens are not computed like prompts, bit for bit: by KV type, how far that may move the logits.
 A code may be rounded the other way, which counts for more where there are few."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -209,8 +207,6 @@ def test_prompt_caches(tmp_path):
 
 def test_a_timeout_keeps_what_was_given_out():
     with LLM(models.smollm2(), n_ctx=2048, n_threads=1, lookup=True) as llm:
-        began = time.monotonic()
         params = SamplingParams(temp=0.0, timeout=0.5, ignore_eos=True, max_tokens=10**6)
         result = llm.generate(TEXT, params.with_(context_full="shift"))
         assert result.finish_reason == "timeout"
-        assert time.monotonic() - began < 60

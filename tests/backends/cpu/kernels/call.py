@@ -7,7 +7,9 @@ step("norms:rms_norm", x=x, x_stride=4 * n, ..., control=control, eps=1e-5)
 from __future__ import annotations
 
 import ctypes
+import importlib
 import mmap
+import pkgutil
 import struct
 from contextlib import suppress
 from functools import cache
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 from kernels import emulated
 
+from llmgen.backends.cpu import kernels
 from llmgen.backends.cpu.kernels.arguments import table_of
 from llmgen.backends.cpu.kernels.decode_plan import CONTROL_WORDS, LOCAL, STREAMS, TOGETHER
 from llmgen.backends.cpu.kernels.kv import TABLE as KV_KINDS
@@ -179,6 +182,24 @@ def all_kernels() -> list[str]:
     return [*names, *ATTENTION, *STORE, *POINTWISE, *RECURRENT, "rope:rope"]
 
 
+def kernels_of_the_suite() -> list[str]:
+    """The kernels that many test files call, but for those of mixed kinds of KV caches."""
+    return list(
+        dict.fromkeys([*all_kernels(), *_fixed_kernels(), *(f"quants.blocks:{key}" for key in TABLE)])
+    )
+
+
+def _fixed_kernels() -> list[str]:
+    """Those that are functions of a module, not made when somebody asks for them."""
+    found = []
+    for info in pkgutil.iter_modules(kernels.__path__):
+        module = importlib.import_module(f"{kernels.__name__}.{info.name}")
+        for name, value in vars(module).items():
+            if hasattr(value, "signature") and getattr(value, "__module__", "") == module.__name__:
+                found.append(f"{info.name}:{name}")
+    return found
+
+
 __all__ = [
     "COUNT_OUTPUTS",
     "COUNT_TOKENS",
@@ -188,6 +209,7 @@ __all__ = [
     "ControlBlock",
     "aligned",
     "all_kernels",
+    "kernels_of_the_suite",
     "levels",
     "require",
     "step",

@@ -14,7 +14,7 @@ from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.backends.numpy.functions import attention
 from naive.kv import BLOCKS, NF4, kept
 
-MIXED = ("q8_0 f16", "f16 nf4", "q4_0 q8_0")
+MIXED = ("q8_0 f16", "q4_0 nf4")
 KINDS = (*TABLE, *MIXED)
 SCALED = tuple(BLOCKS)
 SIZES = (1, 5, 15, 16, 31, 32, 33, 40, 64, 72, 80, 96, 127, 128, 576)
