@@ -34,7 +34,7 @@ class KeptReadings:
     @classmethod
     def of(cls, model: Model, kv_type: object = None) -> KeptReadings | None:
         """Those of a model; None where nothing is measured.  kv_type: as the model was opened."""
-        if not model.decode_plan.adapts or not model.kv_bytes_per_token:
+        if not model.readings.adapts:
             return None
         config = kv_type if isinstance(kv_type, KVAutoConfig) else KVAutoConfig()
         return cls(model, config.plan_file or default_file(), config.probe_interval)

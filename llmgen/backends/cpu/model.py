@@ -79,8 +79,6 @@ class Model:
         self._profile: Profile | None = None
         self.decode_plan = decode_plan or DecodePlan()
         """How generated tokens attend."""
-        self.readings = Readings(self.decode_plan, n_threads)
-        """How they read the cache at each context length."""
         self.on_run: Callable[[Role, int, float], None] | None = None
         """Called after each run with what its tokens were, how many, and the seconds it took."""
         chunk = min(CHUNK if config.causal else WHOLE, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
@@ -101,6 +99,9 @@ class Model:
         check_all_read(file, self.weights, config)
         check_stretchable(config, self._binding.stretchable)
         check_local(self.decode_plan, self.layout, [step.kernel for step in decoded.steps])
+        matter = any(step.kernel.startswith("attention:blocks") for step in decoded.steps)
+        self.readings = Readings(self.decode_plan, n_threads, matter)
+        """How they read the cache at each context length."""
         prefill.fuse_residuals()
         self._library = KernelLibrary.for_level(level)
         self._programs: dict[Role, Program] = {

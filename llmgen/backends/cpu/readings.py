@@ -55,13 +55,15 @@ class _Trial:
 class Readings:
     """The way of reading for each context length.
 
-    ``n_threads``: of the model; steps with fewer say nothing about it.
+    ``n_threads``: of the model; steps with fewer say nothing about it.  ``matter``: whether the model has attention
+    that reads the cache so.
     """
 
-    def __init__(self, plan: DecodePlan, n_threads: int) -> None:
-        self.plan, self._n_threads = plan, n_threads
+    def __init__(self, plan: DecodePlan, n_threads: int, matter: bool = True) -> None:
+        self.plan, self._n_threads, self.matter = plan, n_threads, matter
+        self.adapts = plan.adapts and matter
         self._readings = list(plan.readings)
-        self._trials = [_Trial() if plan.adapts else None for _ in plan.readings]
+        self._trials = [_Trial() if self.adapts else None for _ in plan.readings]
         self.measured: dict[int, Measured] = {}
         """Results by the number of the bucket, those that were taken over too."""
         self.news = False
@@ -75,6 +77,11 @@ class Readings:
     def _use(self, bucket: int, result: Measured) -> None:
         self._readings[bucket], self._trials[bucket] = result.reading, None
         self.measured[bucket] = result
+
+    def at(self, length: int) -> tuple[Reading, bool]:
+        """How a context of that length is read as far as is known, and whether that was measured."""
+        bucket = self.plan.bucket(length)
+        return self._readings[bucket], bucket in self.measured
 
     def choose(self, length: int, n_tokens: int) -> Reading:
         """For a run of ``n_tokens`` tokens, the longest of whose sequences has ``length`` then."""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmgen.cli.common.guessing import with_path
 from llmgen.cli.common.options import EngineOptions
@@ -92,6 +92,14 @@ def local_window(model: Model) -> dict[str, int]:
     """The same as a part of a JSON object; empty where all keys are seen."""
     local = model.decode_plan.local_window
     return {"decode_local_window": local} if local else {}
+
+
+def reading(model: Model, length: int) -> dict[str, Any]:
+    """How generated tokens read a cache of that length, as a part of a JSON object; empty where that cannot matter."""
+    if not model.readings.matter:
+        return {}
+    found, measured = model.readings.at(length)
+    return {"decode_reading": {**vars(found), "measured": measured}}
 
 
 def warn_of_plan(plan: Plan | None) -> None:

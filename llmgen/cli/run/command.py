@@ -40,6 +40,7 @@ from llmgen.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from llmgen import LLM
+    from llmgen.backends.cpu.model import Model
     from llmgen.engine import BeamOptions, GenerationResult, GenerationStream
 
 
@@ -305,8 +306,17 @@ def _note_stats(result: GenerationResult, llm: LLM) -> None:
     layout, n = llm.model.layout, result.prompt_tokens + result.completion_tokens
     note(
         f"KV cache: {layout.kv_type}, {layout.bytes_per_token:,} bytes a token, {size(layout.bytes_for(n))} for {n}"
+        f"{_streams(llm.model, n)}"
     )
     note(f"ended: {result.finish_reason} ({result.finish_detail}); seed {result.seed}")
+
+
+def _streams(model: Model, length: int) -> str:
+    """In how many streams generated tokens read the cache; nothing where that makes no difference."""
+    if not model.readings.matter:
+        return ""
+    found, measured = model.readings.at(length)
+    return f", read in {found.streams} stream{'s' if found.streams > 1 else ''}{' (measured)' if measured else ''}"
 
 
 def _rate(tokens_per_s: float | None) -> str:

@@ -79,6 +79,13 @@ def test_what_is_known_is_not_measured() -> None:
     assert not readings.news
 
 
+def test_where_no_attention_reads_so_nothing_is_measured() -> None:
+    readings = Readings(PLAN, 2, matter=False)
+    assert not readings.adapts
+    run(readings, 2 * ENOUGH, lambda streams, _: 1.0)
+    assert not readings.measured
+
+
 @pytest.mark.parametrize("plan", ["none", "fixed"])
 def test_other_plans_measure_nothing(plan: str) -> None:
     readings = Readings(DecodeConfig(plan).resolved, 2)

@@ -61,7 +61,7 @@ def test_stats_and_seed_go_to_stderr() -> None:
     assert plain.stderr == CUT
     assert "tokens/s" in told.stderr
     assert "ended: length (max_tokens); seed 7" in told.stderr
-    assert "KV cache: f16, 23,040 bytes a token, 1.5 MB for 9" in told.stderr
+    assert "KV cache: f16, 23,040 bytes a token, 1.5 MB for 9, read in 4 streams" in told.stderr
     random = llmgen("run", *arguments)
     seed = random.stderr.removeprefix(f"{CUT}seed ").strip()
     assert llmgen("run", *arguments, "--seed", seed).stdout == random.stdout
