@@ -23,13 +23,15 @@ from numba.core import cgutils, types
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants.low_bits import bit_pairs
 from llmgen.backends.cpu.kernels.quants.scaled import scaled
-from llmgen.backends.cpu.kernels.quants.vectors import by_bits, splat_to
+from llmgen.backends.cpu.kernels.quants.vectors import by_bits, join_i8x32, splat_to
 from llmgen.backends.cpu.kernels.simd import (
+    I32,
     I64,
     Vec,
     binary,
     i8x16,
     i8x32,
+    i8x64,
     i32x8,
     load_f16,
     load_i8x16,
@@ -37,6 +39,7 @@ from llmgen.backends.cpu.kernels.simd import (
     load_u32,
     permute,
     pointer,
+    repeat_i8x32,
     splat,
     unary,
 )
@@ -64,7 +67,13 @@ def _digits(b: Any, v: Any, j: Any) -> Any:
 
 
 digits = binary(i8x32, types.int64, i8x32, _digits)
-twice = unary(i8x16, i8x32, lambda b, v: permute(b, v, list(range(16)) * 2))
+
+
+def _twice(b: Any, v: Any) -> Any:
+    return permute(b, v, list(range(16)) * 2)
+
+
+twice = unary(i8x16, i8x32, _twice)
 
 
 def _with_word(b: Any, v: Any, word: Any) -> Any:
@@ -90,7 +99,48 @@ def _tq1_scales(p):  # type: ignore[no-untyped-def]
     return splat(load_f16(p + 52))
 
 
-TQ1_0 = scaled("tq1_0", _tq1_weights, _tq1_scales, zero=1)
+def _digits64(i: int) -> Any:
+    """``f(v)``: the bytes of the i-th 64 weights -> digits 0, 1, 2.
+
+    Bytes are multiplied as the upper halves of 16-bit numbers, the even ones and the odd ones by turns: what is
+    carried over there is lost, and what three times the rest carries over is the upper half of a product.
+    """
+    kind, wide = ir.VectorType(ir.IntType(16), 32), ir.VectorType(I32, 32)
+    powers = (_POWERS[2 * i] + _POWERS[2 * i + 1])[::2]  # neighbours meet the same one
+
+    def const(values: list[int]) -> Any:
+        return ir.Constant(kind, [v - (v >> 15 << 16) for v in values])
+
+    def carried(b: Any, v: Any, by: int) -> Any:
+        product = b.mul(b.zext(v, wide), ir.Constant(wide, [by] * 32))
+        return b.trunc(b.lshr(product, ir.Constant(wide, [16] * 32)), kind)
+
+    def emit(b: Any, v: Any) -> Any:
+        v, odd = b.bitcast(v, kind), const([0xFF00] * 32)
+        evens = carried(b, b.mul(v, const([power << 8 & 0xFFFF for power in powers])), 3)
+        odds = carried(b, b.mul(b.and_(v, odd), const(powers)), 3 << 8)
+        return b.bitcast(b.or_(evens, b.and_(odds, odd)), i8x64.llvm)
+
+    return unary(i8x64, i8x64, emit)
+
+
+_first, _second, _third, _fourth = (_digits64(i) for i in range(4))
+_half_twice = binary(i8x32, i8x16, i8x64, lambda b, v, w: permute(b, v, range(64), _twice(b, w)))
+
+
+@inline
+def _tq1_pairs(p, i):  # type: ignore[no-untyped-def]
+    if i == 0:
+        return _first(repeat_i8x32(load_i8x32(p)))
+    if i == 1:
+        return _second(repeat_i8x32(load_i8x32(p)))
+    last = load_i8x16(p + 32)
+    if i == 2:
+        return _third(_half_twice(load_i8x32(p), last))
+    return _fourth(join_i8x32(twice(last), with_word(last, load_u32(p + 48))))
+
+
+TQ1_0 = scaled("tq1_0", _tq1_weights, _tq1_scales, zero=1, pairs=_tq1_pairs)
 
 # ---- bits and bit pairs --------------------------------------------------------------------
 
