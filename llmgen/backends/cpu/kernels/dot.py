@@ -6,16 +6,16 @@ products in groups of four neighbours into 32-bit lanes:
     lane i += w[4i] x[4i] + w[4i+1] x[4i+1] + w[4i+2] x[4i+2] + w[4i+3] x[4i+3]
 
 Activations are signed and lie in [-127, 127].  Weights are unsigned and small
-(2 to 6 bits) or signed 8 bits.  The levels differ in the instruction only:
+(2 to 7 bits) or signed 8 bits.  The levels differ in the instruction only:
 
 - amx: prompts meet whole tiles of weights (see amx.py); everything else as avx512vnni.
 - avx512vnni, avxvnni: ``vpdpbusd`` does it in one step, unsigned times signed (``vpdpwssd``
   for 16 bits).
 - avx2: ``vpmaddubsw`` adds pairs into 16 bits, which saturate: 4-bit weights leave
   room for 8 such sums (8 * 2 * 15 * 127 = 30480), 5-bit for 4 (31496), 6-bit for
-  2 (32004); signed 8-bit weights give one (|w| times the activation with w's sign:
+  2 (32004), 7-bit for 1 (32258); signed 8-bit weights give one (|w| times the activation with w's sign:
   2 * 128 * 127 = 32512).  ``vpmaddwd`` with ones then adds pairs into 32 bits.
-- neon: ``sdot`` does it in one step, signed times signed; weights of up to 6 bits are signed too.
+- neon: ``sdot`` does it in one step, signed times signed; weights of up to 7 bits are signed too.
 - i8mm: prompts by ``smmla`` (see arm.py); everything else as neon.
 - generic: widening multiplications that LLVM lowers on any CPU.
 
@@ -162,7 +162,7 @@ def dot4(typing_context: Any, u: Any, s: Any) -> Any:
 
 
 def row_dot(bits: int, zero: int) -> Any:
-    """``f(w, x)``, i32x16: dots of w - zero, for unsigned weights of up to 6 bits or, with 8 bits, signed ones."""
+    """``f(w, x)``, i32x16: dots of w - zero, for unsigned weights of up to 7 bits or, with 8 bits, signed ones."""
     signed = bits == 8
     centre = 128 if signed and NATIVE else zero
 
@@ -252,22 +252,23 @@ class PanelDots:
 
     ``first(x)`` begins the totals of a block of 32, or with ``halves`` ``first(x)`` and
     ``second(x)`` those of its halves; x: address of the block in a tile.
-    ``start(negative_sums)`` begins the sums of some groups, ``add(sums, weights, x)`` takes in one group of
-    four weights of each row, ``total(totals, sums)`` adds what was summed up to 32-bit
-    totals.  ``QuantType.groups`` groups may be taken in between start and total.
+    ``start(negative_sums)`` begins the sums of ``groups`` groups of four weights of each row,
+    ``add(sums, weights, x)`` takes in ``at_once`` of them, ``total(totals, sums)`` adds what
+    was summed up to 32-bit totals.
 
     weights: address of [16 rows][4] bytes; x: address of [8 tokens][4] int8;
     negative_sums: address of minus the sums of the block's x, int32 [8 tokens].
     """
 
-    def __init__(self, bits: int, zero: int = 0, halves: bool = False) -> None:
-        short = not FUSED and bits != 8
+    def __init__(self, bits: int, groups: int, zero: int = 0, halves: bool = False) -> None:
+        short = not FUSED and bits in SHORT_SUMS
+        self.at_once = 1 if LEVEL == "generic" else groups
         n = TOKENS * REGISTERS
         sums = types.UniTuple(_register("i16" if short else "i32"), n)
         self.totals = types.UniTuple(_register("i32"), n)
         # the sums of whole blocks of signed weights begin with what was added to the weights
         by_sums = bits == 8 and not halves
-        self.start, self.add = _panel_start(sums, by_sums), _panel_add(sums, bits)
+        self.start, self.add = _panel_start(sums, by_sums), _panel_add(sums, bits, self.at_once)
         self.total = _panel_total(sums, self.totals)
         less = 128 if bits == 8 and NATIVE and halves else zero
         self.first = _panel_totals(self.totals, less, TILE_NEG0 if halves else TILE_NEG)
@@ -320,37 +321,56 @@ def _panel_start(sums: Any, negative: bool) -> Any:
     return start
 
 
-def _panel_add(sums: Any, bits: int) -> Any:
-    vector = _vector(8, WIDTH)
+def _panel_add(sums: Any, bits: int, groups: int) -> Any:
+    """``f(sums, weights, x)``: some groups, one after the other, added to the sums."""
 
     @intrinsic
     def add(typing_context: Any, acc: Any, weights: Any, x: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
             packed, w_at, x_at = args
-            w = [
-                b.load(pointer(b, offset(b, w_at, WIDTH * r)), align=1, typ=vector) for r in range(REGISTERS)
-            ]
-            if bits == 8:
-                w = [unsigned(b, v) for v in w]
-            out = []
-            for t in range(TOKENS):
-                value = b.load(pointer(b, offset(b, x_at, 4 * t)), align=4, typ=I32)
-                xb = b.bitcast(splat_value(b, value, _vector(32, WIDTH // 4)), vector)
-                for r in range(REGISTERS):
-                    out.append(_panel_sum(b, b.extract_value(packed, t * REGISTERS + r), w[r], xb, bits))
-            return context.make_tuple(b, sums, out)
+            values = [b.extract_value(packed, i) for i in range(sums.count)]
+            for g in range(groups):
+                values = _add_group(b, values, offset(b, w_at, 64 * g), offset(b, x_at, 32 * g), bits)
+                if IN_ORDER:
+                    values = [_settled(b, value) for value in values]
+            return context.make_tuple(b, sums, values)
 
         return sums(sums, types.intp, types.intp), generate
 
     return add
 
 
+def _add_group(b: Any, sums: list[Any], w_at: Any, x_at: Any, bits: int) -> list[Any]:
+    """The sums of all tokens and registers, and one group of four weights of each row."""
+    vector = _vector(8, WIDTH)
+    w = [b.load(pointer(b, offset(b, w_at, WIDTH * r)), align=1, typ=vector) for r in range(REGISTERS)]
+    if bits == 8:
+        w = [unsigned(b, v) for v in w]
+    out = []
+    for t in range(TOKENS):
+        value = b.load(pointer(b, offset(b, x_at, 4 * t)), align=4, typ=I32)
+        xb = b.bitcast(splat_value(b, value, _vector(32, WIDTH // 4)), vector)
+        out += [_panel_sum(b, sums[t * REGISTERS + r], w[r], xb, bits) for r in range(REGISTERS)]
+    return out
+
+
+IN_ORDER = LEVEL == "avx2"
+"""Whether groups have to be kept apart.  The compiler would collect all groups of a token, whose weights do not fit
+into 16 registers; in a loop, which it leaves alone, the processor mistakes the end of each (a third of the time)."""
+
+
+def _settled(b: Any, value: Any) -> Any:
+    """The value, from an instruction that is none and that the compiler cannot look into."""
+    return b.asm(ir.FunctionType(value.type, [value.type]), "", "=x,0", [value], side_effect=True)
+
+
 def _panel_sum(b: Any, acc: Any, w: Any, x: Any, bits: int) -> Any:
     if FUSED:
         return _accumulate(b, acc, w, x)
-    if bits == 8:
-        return b.add(acc, _pairs_to_i32(b, _pairs_to_i16(b, *_abs_and_signed(b, w, x))))
-    return b.add(acc, _pairs_to_i16(b, w, x))
+    if bits in SHORT_SUMS:
+        return b.add(acc, _pairs_to_i16(b, w, x))
+    pairs = _pairs_to_i16(b, *(_abs_and_signed(b, w, x) if bits == 8 else (w, x)))
+    return b.add(acc, _pairs_to_i32(b, pairs))
 
 
 def _panel_total(sums: Any, totals: Any) -> Any:

@@ -30,9 +30,9 @@ class Codebook:
         return [tuple(numbers[i : i + self.width]) for i in range(0, n, self.width)]
 
 
-def as_words(vectors: list[tuple[int, ...]]) -> list[int]:
-    """Vectors of bytes as unsigned integers, the first byte the lowest."""
-    return [int.from_bytes(bytes(v & 0xFF for v in vector), "little") for vector in vectors]
+def as_words(vectors: list[tuple[int, ...]], zero: int = 0) -> list[int]:
+    """Vectors of bytes, each larger by ``zero``, as unsigned integers, the first byte the lowest."""
+    return [int.from_bytes(bytes(zero + v & 0xFF for v in vector), "little") for vector in vectors]
 
 
 IQ2_XXS = Codebook(

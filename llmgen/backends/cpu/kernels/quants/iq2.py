@@ -39,6 +39,10 @@ from llmgen.backends.cpu.kernels.quants.vectors import (
 )
 from llmgen.backends.cpu.kernels.simd import load_f16, load_i64, load_u8, load_u32, splat
 
+ZERO = 43
+"""The largest number of the codebooks: with it added, weights are unsigned and have seven bits."""
+signed, signed64 = with_signs(ZERO), with_signs64(ZERO)
+
 
 @inline
 def even_signs(sevens):  # type: ignore[no-untyped-def]
@@ -63,7 +67,7 @@ def eighth(p):  # type: ignore[no-untyped-def]
 
 # ---- IQ2_XXS -------------------------------------------------------------------------------
 
-_xxs = numbers(64, grids.as_words(grids.IQ2_XXS.vectors()))
+_xxs = numbers(64, grids.as_words(grids.IQ2_XXS.vectors(), ZERO))
 _xxs_fields = fields([2 * (k // 2) + 1 for k in range(16)], [28] * 16, bits=4)
 
 
@@ -71,7 +75,7 @@ _xxs_fields = fields([2 * (k // 2) + 1 for k in range(16)], [28] * 16, bits=4)
 def _xxs_weights(p, j):  # type: ignore[no-untyped-def]
     q = p + 2 + 8 * j
     v = four_eights((_xxs(load_u8(q)), _xxs(load_u8(q + 1)), _xxs(load_u8(q + 2)), _xxs(load_u8(q + 3))))
-    return with_signs(v, even_signs(spread_sevens(load_u32(q + 4))))
+    return signed(v, even_signs(spread_sevens(load_u32(q + 4))))
 
 
 @inline
@@ -79,21 +83,21 @@ def _xxs_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_xxs_fields(p + 2)) * eighth(p)
 
 
-_xxs64 = gathered(64, grids.as_words(grids.IQ2_XXS.vectors()))
+_xxs64 = gathered(64, grids.as_words(grids.IQ2_XXS.vectors(), ZERO))
 
 
 @inline
 def _xxs_pairs(p, i):  # type: ignore[no-untyped-def]
     q = p + 2 + 16 * i
     indices, words = load_u32(q) | load_u32(q + 8) << 32, load_u32(q + 4) | load_u32(q + 12) << 32
-    return with_signs64(_xxs64(bytes_of(indices)), even_signs64(spread_sevens64(words)))
+    return signed64(_xxs64(bytes_of(indices)), even_signs64(spread_sevens64(words)))
 
 
-IQ2_XXS = scaled("iq2_xxs", _xxs_weights, _xxs_scales, pairs=_xxs_pairs if GATHERS else None)
+IQ2_XXS = scaled("iq2_xxs", _xxs_weights, _xxs_scales, zero=ZERO, pairs=_xxs_pairs if GATHERS else None)
 
 # ---- IQ2_XS --------------------------------------------------------------------------------
 
-_xs = numbers(64, grids.as_words(grids.IQ2_XS.vectors()))
+_xs = numbers(64, grids.as_words(grids.IQ2_XS.vectors(), ZERO))
 _nibbles = fields([k // 8 for k in range(16)], [4 * (k % 8) for k in range(16)], bits=4)
 
 
@@ -102,7 +106,7 @@ def _xs_weights(p, j):  # type: ignore[no-untyped-def]
     q = load_i64(p + 2 + 8 * j)
     v = four_eights((_xs(q & 511), _xs((q >> 16) & 511), _xs((q >> 32) & 511), _xs((q >> 48) & 511)))
     sevens = ((q >> 9) & 127) | ((q >> 17) & 0x7F00) | ((q >> 25) & 0x7F0000) | ((q >> 33) & 0x7F000000)
-    return with_signs(v, even_signs(sevens))
+    return signed(v, even_signs(sevens))
 
 
 @inline
@@ -110,20 +114,20 @@ def _xs_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_nibbles(p + 66)) * eighth(p)
 
 
-_xs64 = gathered(64, grids.as_words(grids.IQ2_XS.vectors()))
+_xs64 = gathered(64, grids.as_words(grids.IQ2_XS.vectors(), ZERO))
 
 
 @inline
 def _xs_pairs(p, i):  # type: ignore[no-untyped-def]
     indices, sevens = nine_and_seven(p + 2 + 16 * i)
-    return with_signs64(_xs64(indices), even_signs64(sevens))
+    return signed64(_xs64(indices), even_signs64(sevens))
 
 
-IQ2_XS = scaled("iq2_xs", _xs_weights, _xs_scales, pairs=_xs_pairs if GATHERS else None)
+IQ2_XS = scaled("iq2_xs", _xs_weights, _xs_scales, zero=ZERO, pairs=_xs_pairs if GATHERS else None)
 
 # ---- IQ2_S ---------------------------------------------------------------------------------
 
-_s = numbers(64, grids.as_words(grids.IQ2_S.vectors()))
+_s = numbers(64, grids.as_words(grids.IQ2_S.vectors(), ZERO))
 
 
 @inline
@@ -132,7 +136,7 @@ def _s_weights(p, j):  # type: ignore[no-untyped-def]
     first, second = load_u8(q) | (high & 3) << 8, load_u8(q + 1) | (high >> 2 & 3) << 8
     third, fourth = load_u8(q + 2) | (high >> 4 & 3) << 8, load_u8(q + 3) | (high >> 6) << 8
     v = four_eights((_s(first), _s(second), _s(third), _s(fourth)))
-    return with_signs(v, load_u32(p + 34 + 4 * j))
+    return signed(v, load_u32(p + 34 + 4 * j))
 
 
 @inline
@@ -140,13 +144,13 @@ def _s_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_nibbles(p + 74)) * eighth(p)
 
 
-_s64 = gathered(64, grids.as_words(grids.IQ2_S.vectors()))
+_s64 = gathered(64, grids.as_words(grids.IQ2_S.vectors(), ZERO))
 
 
 @inline
 def _s_pairs(p, i):  # type: ignore[no-untyped-def]
     indices = pairs_above(eight_bytes(p + 2 + 8 * i), load_u16(p + 66 + 2 * i))
-    return with_signs64(_s64(indices), load_i64(p + 34 + 8 * i))
+    return signed64(_s64(indices), load_i64(p + 34 + 8 * i))
 
 
-IQ2_S = scaled("iq2_s", _s_weights, _s_scales, pairs=_s_pairs if GATHERS else None)
+IQ2_S = scaled("iq2_s", _s_weights, _s_scales, zero=ZERO, pairs=_s_pairs if GATHERS else None)

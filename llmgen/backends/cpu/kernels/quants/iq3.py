@@ -35,7 +35,12 @@ from llmgen.backends.cpu.kernels.quants.vectors import (
 )
 from llmgen.backends.cpu.kernels.simd import load_f16, load_i64, load_u8, load_u32, splat
 
-_xxs = numbers(32, grids.as_words(grids.IQ3_XXS.vectors()))
+XXS_ZERO, S_ZERO = 62, 15
+"""The largest numbers of the codebooks: with them added, weights are unsigned and have seven bits, or five."""
+_xxs_signed, _xxs_signed64 = with_signs(XXS_ZERO), with_signs64(XXS_ZERO)
+_s_signed, _s_signed64 = with_signs(S_ZERO), with_signs64(S_ZERO)
+
+_xxs = numbers(32, grids.as_words(grids.IQ3_XXS.vectors(), XXS_ZERO))
 _xxs_fields = fields([k // 2 for k in range(16)], [28] * 16, bits=4)
 
 
@@ -44,7 +49,7 @@ def _xxs_weights(p, j):  # type: ignore[no-untyped-def]
     q = p + 2 + 8 * j
     low = _xxs(load_u8(q)), _xxs(load_u8(q + 1)), _xxs(load_u8(q + 2)), _xxs(load_u8(q + 3))
     high = _xxs(load_u8(q + 4)), _xxs(load_u8(q + 5)), _xxs(load_u8(q + 6)), _xxs(load_u8(q + 7))
-    return with_signs(eight_fours(low + high), even_signs(spread_sevens(load_u32(p + 66 + 4 * j))))
+    return _xxs_signed(eight_fours(low + high), even_signs(spread_sevens(load_u32(p + 66 + 4 * j))))
 
 
 @inline
@@ -52,18 +57,18 @@ def _xxs_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_xxs_fields(p + 66)) * splat(load_f16(p) * np.float32(0.25))
 
 
-_xxs64 = gathered(32, grids.as_words(grids.IQ3_XXS.vectors()))
+_xxs64 = gathered(32, grids.as_words(grids.IQ3_XXS.vectors(), XXS_ZERO))
 
 
 @inline
 def _xxs_pairs(p, i):  # type: ignore[no-untyped-def]
     signs = even_signs64(spread_sevens64(load_i64(p + 66 + 8 * i)))
-    return with_signs64(_xxs64(sixteen_bytes(p + 2 + 16 * i)), signs)
+    return _xxs_signed64(_xxs64(sixteen_bytes(p + 2 + 16 * i)), signs)
 
 
-IQ3_XXS = scaled("iq3_xxs", _xxs_weights, _xxs_scales, pairs=_xxs_pairs if GATHERS else None)
+IQ3_XXS = scaled("iq3_xxs", _xxs_weights, _xxs_scales, zero=XXS_ZERO, pairs=_xxs_pairs if GATHERS else None)
 
-_s = numbers(32, grids.as_words(grids.IQ3_S.vectors()))
+_s = numbers(32, grids.as_words(grids.IQ3_S.vectors(), S_ZERO))
 _s_fields = fields([0] * 16, [4 * (k // 2) for k in range(16)], bits=4)
 
 
@@ -78,7 +83,7 @@ def _s_weights(p, j):  # type: ignore[no-untyped-def]
     q, high = p + 2 + 8 * j, load_u8(p + 66 + j)
     first = _of_nine(q, high, 0), _of_nine(q, high, 1), _of_nine(q, high, 2), _of_nine(q, high, 3)
     second = _of_nine(q, high, 4), _of_nine(q, high, 5), _of_nine(q, high, 6), _of_nine(q, high, 7)
-    return with_signs(eight_fours(first + second), load_u32(p + 74 + 4 * j))
+    return _s_signed(eight_fours(first + second), load_u32(p + 74 + 4 * j))
 
 
 @inline
@@ -86,13 +91,13 @@ def _s_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_s_fields(p + 106)) * splat(load_f16(p))
 
 
-_s64 = gathered(32, grids.as_words(grids.IQ3_S.vectors()))
+_s64 = gathered(32, grids.as_words(grids.IQ3_S.vectors(), S_ZERO))
 
 
 @inline
 def _s_pairs(p, i):  # type: ignore[no-untyped-def]
     indices = bits_above(sixteen_bytes(p + 2 + 16 * i), load_u16(p + 66 + 2 * i))
-    return with_signs64(_s64(indices), load_i64(p + 74 + 8 * i))
+    return _s_signed64(_s64(indices), load_i64(p + 74 + 8 * i))
 
 
-IQ3_S = scaled("iq3_s", _s_weights, _s_scales, pairs=_s_pairs if GATHERS else None)
+IQ3_S = scaled("iq3_s", _s_weights, _s_scales, zero=S_ZERO, pairs=_s_pairs if GATHERS else None)

@@ -100,13 +100,17 @@ bytes_of = unary(
 """The bytes of a number as indices."""
 
 
-def above(vec: Vec, bits: int) -> Any:
-    """``f(indices, word)``: of the word a field of so many bits for each index, put above its eight bits."""
+def above(vec: Vec, bits: int, shifts: Sequence[int] | None = None) -> Any:
+    """``f(indices, word)``: of the word a field of so many bits for each index, put above its eight bits.
+
+    shifts: where the fields begin; if not given, they follow one another.
+    """
+    starts = shifts or [bits * i for i in range(vec.n)]
 
     def emit(b: Any, indices: Any, word: Any) -> Any:
         kind = vec.llvm
         spread = permute(b, b.bitcast(b.trunc(word, I32), ir.VectorType(I32, 1)), [0] * vec.n)
-        fields = b.lshr(spread, ir.Constant(kind, [bits * i for i in range(vec.n)]))
+        fields = b.lshr(spread, ir.Constant(kind, list(starts)))
         fields = b.and_(fields, ir.Constant(kind, [(1 << bits) - 1] * vec.n))
         return b.or_(indices, b.shl(fields, ir.Constant(kind, [8] * vec.n)))
 
@@ -130,13 +134,15 @@ def nine_and_seven(typing_context: Any, p: Any) -> Any:
 pairs_above, bits_above = above(i32x8, 2), above(i32x16, 1)
 
 
-def _with_signs(b: Any, v: Any, signs: Any) -> Any:
-    mask = b.bitcast(signs, ir.VectorType(ir.IntType(1), 64))
-    return b.select(mask, b.sub(ir.Constant(i8x64.llvm, [0] * 64), v), v)
+def with_signs64(zero: int) -> Any:
+    """``f(v, signs)``: bytes are numbers plus ``zero``; those whose bit is set get the other sign."""
 
+    def emit(b: Any, v: Any, signs: Any) -> Any:
+        mask = b.bitcast(signs, ir.VectorType(ir.IntType(1), 64))
+        return b.select(mask, b.sub(ir.Constant(i8x64.llvm, [2 * zero] * 64), v), v)
 
-with_signs64 = binary(i8x64, types.int64, i8x64, _with_signs)
-"""``f(v, signs)``: the bytes whose bit is set become negative."""
+    return binary(i8x64, types.int64, i8x64, emit)
+
 
 _EACH_BYTE, _BOTH = 0x0101010101010101, 0x0000000100000001
 

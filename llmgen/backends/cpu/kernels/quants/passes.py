@@ -94,8 +94,8 @@ def pass_of(quant: QuantType, has_offset: bool, zero: int) -> Any:
 
     Where products take ``SIGNED`` weights there must be no zero.
     With ``halves`` every 16 weights have their own scale and offset.  groups: how many
-    groups of four one inner loop takes (``QuantType.groups``); it comes in as a value because
-    the compiler, if it could see it, would unroll the loop, put all groups of a token
+    groups of four one inner loop takes at level generic (``QuantType.groups``); it comes in as a value
+    because the compiler, if it could see it, would unroll the loop, put all groups of a token
     together, and spill the weights.  space: layout.PANEL_SPACE bytes.
     """
     if TILED:
@@ -286,12 +286,12 @@ def _of_token(b: Any, address: Any, t: int, vector: Any) -> Any:
 
 def _block_step(quant: QuantType, has_offset: bool, zero: int) -> Any:
     """``step(f, weights, x, groups)``: add one block of 32 weights to the sums f."""
-    dots = PanelDots(quant.bits, zero, quant.halves)
-    first, second, start, add, total = dots.first, dots.second, dots.start, dots.add, dots.total
-    scale = _scale_step(dots.totals, joined, has_offset)
     per_scale = 4 if quant.halves else 8
     inner = per_scale if FUSED else quant.groups
-    unrolled = FUSED or inner < 4
+    dots = PanelDots(quant.bits, inner, zero, quant.halves)
+    first, second, start, add, total = dots.first, dots.second, dots.start, dots.add, dots.total
+    scale = _scale_step(dots.totals, joined, has_offset)
+    one_by_one = dots.at_once < inner
 
     @inline
     def run(totals, w, x, groups):  # type: ignore[no-untyped-def]
@@ -300,7 +300,7 @@ def _block_step(quant: QuantType, has_offset: bool, zero: int) -> Any:
             sums = start(x + TILE_NEG - 32 * g)
             if FUSED:  # sums are as wide as totals, so there is nothing to add up afterwards
                 sums = total(totals, sums)
-            for i in range(inner if unrolled else groups):
+            for i in range(groups if one_by_one else 1):
                 sums = add(sums, w + 64 * (g + i), x + 32 * (g + i))
             totals = sums if FUSED else total(totals, sums)
         return totals

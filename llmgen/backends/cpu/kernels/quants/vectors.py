@@ -89,13 +89,14 @@ def by_bits(if_set: int, if_not: int) -> Any:
     return unary(types.int64, i8x32, emit)
 
 
-with_signs = binary(
-    i8x32,
-    types.int64,
-    i8x32,
-    lambda b, v, word: b.select(_set_bits(b, word), b.sub(ir.Constant(i8x32.llvm, [0] * 32), v), v),
-)
-"""``f(v, word)``: the bytes whose bit in the word is set become negative."""
+def with_signs(zero: int) -> Any:
+    """``f(v, word)``: bytes are numbers plus ``zero``; those whose bit is set in the word get the other sign."""
+
+    def emit(b: Any, v: Any, word: Any) -> Any:
+        negative = b.sub(ir.Constant(i8x32.llvm, [2 * zero] * 32), v)
+        return b.select(_set_bits(b, word), negative, v)
+
+    return binary(i8x32, types.int64, i8x32, emit)
 
 
 # ---- floats ----------------------------------------------------------------------------
