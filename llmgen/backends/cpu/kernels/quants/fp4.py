@@ -16,6 +16,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import types
+from numba.extending import intrinsic
 
 from llmgen.backends.cpu.kernels import half
 from llmgen.backends.cpu.kernels.abi import inline
@@ -26,11 +27,15 @@ from llmgen.backends.cpu.kernels.quants.vectors import lookup, nibbles32, splat_
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     Vec,
+    f32x16,
+    i8x16,
     i8x32,
     load_u8,
+    load_u32,
     pointer,
     shuffle,
     unary,
+    undefined,
 )
 
 f32x4 = Vec("f32", 4)
@@ -76,22 +81,45 @@ MXFP4 = scaled(
 )
 
 
-def _small_floats(b: Any, p: Any) -> Any:
-    """Four bytes at p, half of the unsigned floats that they are; the sign is ignored, 0x7F (NaN) is zero.
+def _small_floats(b: Any, codes: Any) -> Any:
+    """Bytes -> half of the unsigned floats that they are; the sign is ignored, 0x7F (NaN) is zero.
 
     Converted as half precision, which has the same fields and takes no time with subnormal numbers.
     """
-    kind = ir.VectorType(ir.IntType(16), 4)
-    codes = b.zext(b.load(pointer(b, p), align=1, typ=ir.VectorType(ir.IntType(8), 4)), kind)
-    bits = b.shl(b.and_(codes, ir.Constant(kind, [0x7F] * 4)), ir.Constant(kind, [7] * 4))
-    bits = b.select(
-        b.icmp_signed("==", codes, ir.Constant(kind, [0x7F] * 4)), ir.Constant(kind, [0] * 4), bits
-    )
+    kind = ir.VectorType(ir.IntType(16), codes.type.count)
+    const = lambda value: ir.Constant(kind, [value] * kind.count)  # noqa: E731
+    codes = b.zext(codes, kind)
+    bits = b.shl(b.and_(codes, const(0x7F)), const(7))
+    floats = half.extend(b, b.select(b.icmp_signed("==", codes, const(0x7F)), const(0), bits))
     # the exponent's bias is 7, that of half precision is 15: 2^8 less one for the half
-    return b.fmul(half.extend(b, bits), ir.Constant(f32x4.llvm, [2.0**7] * 4))
+    return b.fmul(floats, ir.Constant(floats.type, [2.0**7] * kind.count))
 
 
-small_floats = unary(types.intp, f32x4, _small_floats)
+_FOUR = ir.VectorType(ir.IntType(8), 4)
+small_floats = unary(
+    types.intp, f32x4, lambda b, p: _small_floats(b, b.load(pointer(b, p), align=1, typ=_FOUR))
+)
+
+
+@intrinsic
+def _sixteen_floats(typing_context: Any, words: Any) -> Any:
+    """The same of four times four bytes."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        v = undefined(ir.VectorType(I32, 4))
+        for i in range(4):
+            v = b.insert_element(v, b.trunc(b.extract_value(args[0], i), I32), ir.Constant(I32, i))
+        return _small_floats(b, b.bitcast(v, i8x16.llvm))
+
+    return f32x16(types.UniTuple(types.int64, 4)), generate
+
+
+@inline
+def _nv_scales_of_step(p, n):  # type: ignore[no-untyped-def]
+    second, third, fourth = (36 if n > 1 else 0), (72 if n > 2 else 0), (108 if n > 3 else 0)
+    return _sixteen_floats((load_u32(p), load_u32(p + second), load_u32(p + third), load_u32(p + fourth)))
+
+
 eights = shuffle(i8x32, [8 * k + i for k in (0, 2, 1, 3) for i in range(8)])
 
 
@@ -108,4 +136,6 @@ def _nv_pairs(p, i):  # type: ignore[no-untyped-def]
     return two_values(two_nibbles(p + 4))
 
 
-NVFP4 = scaled("nvfp4", _nv_weights, small_floats, zero=ZERO, pairs=_nv_pairs)
+NVFP4 = scaled(
+    "nvfp4", _nv_weights, small_floats, zero=ZERO, pairs=_nv_pairs, scales_of_step=_nv_scales_of_step
+)

@@ -15,6 +15,7 @@ The kernels take eighths: w = d (2 sc + 1) / 8 times (8 number +- 1), a whole nu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from numba.core import types
 from llmgen.backends.cpu.kernels import half
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants import grids
+from llmgen.backends.cpu.kernels.quants.pairs import GATHERS, above, eight_bytes, gathered, i32x8
 from llmgen.backends.cpu.kernels.quants.scaled import scaled
 from llmgen.backends.cpu.kernels.quants.vectors import (
     fields,
@@ -32,21 +34,45 @@ from llmgen.backends.cpu.kernels.quants.vectors import (
     numbers,
     odd_numbers,
 )
-from llmgen.backends.cpu.kernels.simd import load_f16, load_i64, load_u8, splat, unary
+from llmgen.backends.cpu.kernels.simd import (
+    binary,
+    i8x64,
+    i64x8,
+    load_f16,
+    load_i64,
+    load_u8,
+    load_u32,
+    splat,
+    splat_value,
+    unary,
+)
 
 ZERO = 9
 _EACH = 0x0101010101010101
 
 # less one for the direction down: two are added for the other
-_vectors = numbers(
-    64, grids.as_words([tuple(8 * v + ZERO - 1 for v in vector) for vector in grids.IQ1.vectors()])
-)
+_words = grids.as_words([tuple(8 * v + ZERO - 1 for v in vector) for vector in grids.IQ1.vectors()])
+_vectors, _vectors64 = numbers(64, _words), gathered(64, _words)
 
 
 @inline
 def _moved(index, down):  # type: ignore[no-untyped-def]
     """The vector of an index, moved; down: 1 or 0."""
     return _vectors(index) + (1 - down) * (2 * _EACH)
+
+
+def _moved64(directions: Sequence[int]) -> Any:
+    """``f(v, word)``: each eight bytes moved, by the bit of the word that tells their direction."""
+
+    def emit(b: Any, v: Any, word: Any) -> Any:
+        kind = i64x8.llvm
+        bits = b.and_(splat_value(b, word, kind), ir.Constant(kind, [1 << at for at in directions]))
+        lanes = b.bitcast(v, kind)
+        is_up = b.icmp_unsigned("==", bits, ir.Constant(kind, [0] * 8))
+        moved = b.select(is_up, b.add(lanes, ir.Constant(kind, [2 * _EACH] * 8)), lanes)
+        return b.bitcast(moved, i8x64.llvm)
+
+    return binary(i8x64, types.int64, i8x64, emit)
 
 
 # ---- IQ1_S ---------------------------------------------------------------------------------
@@ -69,7 +95,16 @@ def _s_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_s_fields(p + 34)) * splat(load_f16(p) * np.float32(0.125))
 
 
-IQ1_S = scaled("iq1_s", _s_weights, _s_scales, zero=ZERO)
+_s_above, _s_moved64 = above(i32x8, 3, [0, 3, 6, 9, 16, 19, 22, 25]), _moved64([15] * 4 + [31] * 4)
+
+
+@inline
+def _s_pairs(p, i):  # type: ignore[no-untyped-def]
+    high = load_u32(p + 34 + 4 * i)
+    return _s_moved64(_vectors64(_s_above(eight_bytes(p + 2 + 8 * i), high)), high)
+
+
+IQ1_S = scaled("iq1_s", _s_weights, _s_scales, zero=ZERO, pairs=_s_pairs if GATHERS else None)
 
 # ---- IQ1_M ---------------------------------------------------------------------------------
 
@@ -99,4 +134,14 @@ def _m_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_m_fields(p + 48)) * splat(half_of(d) * np.float32(0.125))
 
 
-IQ1_M = scaled("iq1_m", _m_weights, _m_scales, zero=ZERO)
+_nibbles = [4 * i for i in range(8)]
+_m_above, _m_moved64 = above(i32x8, 3, _nibbles), _moved64([at + 3 for at in _nibbles])
+
+
+@inline
+def _m_pairs(p, i):  # type: ignore[no-untyped-def]
+    high = load_u32(p + 32 + 4 * i)
+    return _m_moved64(_vectors64(_m_above(eight_bytes(p + 8 * i), high)), high)
+
+
+IQ1_M = scaled("iq1_m", _m_weights, _m_scales, zero=ZERO, pairs=_m_pairs if GATHERS else None)

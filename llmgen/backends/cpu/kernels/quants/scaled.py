@@ -54,6 +54,7 @@ def scaled(
     zero: int = 0,
     dot: Lanes | None = None,
     pairs: Function | None = None,
+    scales_of_step: Function | None = None,
 ) -> Block:
     """The functions of a type.
 
@@ -61,11 +62,12 @@ def scaled(
     that ``TABLE`` says, or for 8 bits signed.  scales, offsets: (p) -> float32, one for every 16
     weights of the block.  dot: for blocks of 32 weights, how rows side by side meet a token.
     pairs: (p, i) -> i8x64, the i-th 64 weights, if that is quicker than twice 32, for a single row.
-    None of them may read outside of the block.
+    scales_of_step: (p, n) -> f32x16, of the first n blocks of a step, if that is quicker than block after
+    block; behind them may be anything.  None of them may read outside of the block.
     """
     per_block = Vec("f32", TABLE[key].block // 16)
     return Block(
-        dot=dot or _row(key, weights, scales, offsets, zero, pairs),
+        dot=dot or _row(key, weights, scales, offsets, zero, pairs, scales_of_step),
         weights=weights,
         panel_scales=_panel_scales(key, per_block, scales, offsets),
         dequantize=_dequantize(key, per_block, weights, scales, offsets, zero),
@@ -86,10 +88,11 @@ def _row(
     offsets: Function | None,
     zero: int,
     pairs: Function | None,
+    scales_of_step: Function | None,
 ) -> Row:
     block, nbytes = TABLE[key].block, TABLE[key].block_bytes
     dot = row_dot(TABLE[key].bits, zero)
-    scales_of_step = _over_blocks(scales, block, nbytes)
+    scales_of_step = scales_of_step or _over_blocks(scales, block, nbytes)
     offsets_of_step = _over_blocks(offsets or scales, block, nbytes)
     has_offset, has_tail = offsets is not None, block < STEP
 
