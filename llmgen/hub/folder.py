@@ -7,7 +7,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from llmgen.errors import ModelFileError, shown
+from llmgen.errors import ModelFileError, UsageError, shown
 from llmgen.hub.catalog import KNOWN_MODELS, KnownModel
 from llmgen.hub.local import LocalModel
 from llmgen.hub.references import Reference, names_on_the_hub, parse
@@ -105,10 +105,15 @@ def find(model: str) -> Path | KnownModel | Reference:
     the web (``references.py``), in this order.
 
     Raises:
+        UsageError: the name is empty.
         ModelFileError: nothing has that name; the message names the nearest ones.
     """
+    if not model:
+        raise UsageError(
+            "the model's name is empty; give the path of a .gguf file or a name that `llmgen list` shows"
+        )
     path = Path(os.path.expanduser(model))
-    if model and _is_file(path):
+    if _is_file(path):
         return path
     if (target := alias(model)) is not None:
         return _find_alias(model, target)
@@ -158,8 +163,6 @@ def _is_file(path: Path) -> bool:
 
 def _not_found(model: str, path: Path, looks_like_path: bool) -> str:
     """One sentence for a MODEL that was not found: what is there instead, or similar names."""
-    if not model:
-        return "the model's name is empty; give the path of a .gguf file or a name that `llmgen list` shows"
     if model.startswith((OLLAMA, LM_STUDIO)):
         return f"there is no model {model!r}; `llmgen list --all` shows what Ollama and LM Studio have"
     if path.is_dir():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmgen import hub
-from llmgen.errors import ModelFileError
+from llmgen.errors import ModelFileError, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,6 @@ def test_a_split_model_is_one(here: Path) -> None:
         ("zzz", "did you mean gemma3-270m or mine or smollm2"),
         ("nowhere/x.gguf", "no file nowhere/x.gguf"),
         ("x.gguf", "no file x.gguf"),
-        ("", "empty"),
         (".", "is a folder"),
         ("models", "is a folder"),
         ("/dev/null", "not a regular file"),
@@ -100,6 +99,11 @@ def test_a_model_that_is_nowhere(here: Path, model: str, says: str) -> None:
     put(here / "models" / "mine.gguf")
     with pytest.raises(ModelFileError, match=says):
         hub.find(model)
+
+
+def test_an_empty_name_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="the model's name is empty"):
+        hub.find("")
 
 
 def test_no_models_folder_yet() -> None:

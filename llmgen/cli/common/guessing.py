@@ -10,6 +10,7 @@ from llmgen.cli.common.models import model_path
 
 if TYPE_CHECKING:
     from llmgen.engine import GenerationResult, SpeculativeConfig
+    from llmgen.engine.speculation.stats import Idle
 
 
 def check_draft(guessing: SpeculativeConfig | None) -> None:
@@ -25,13 +26,23 @@ def with_path(guessing: SpeculativeConfig | None) -> SpeculativeConfig | None:
     return replace(guessing, draft=model_path(str(guessing.draft)))
 
 
+_WHY: dict[Idle, str] = {
+    "no_match": "nothing of the text occurred before",
+    "context": "the draft's context is full",
+    "measuring": "the first steps show what a step takes without guesses",
+    "never": "on this machine a guess costs more than it can gain",
+    "spent": "guessing may lose little, and trying it would cost more than that",
+    "wrong": "too few were right before",
+}
+
+
 def guessing_note(result: GenerationResult) -> str | None:
     """How well guessing went, as a line; None where nothing was guessed."""
     stats = result.speculation
     if stats is None:
         return None
     if stats.acceptance_rate is None or stats.tokens_per_step is None:
-        return "guesses: none"
+        return "guesses: none" + (f" ({_WHY[stats.idle]})" if stats.idle else "")
     speed = "" if stats.speedup is None else f", about {stats.speedup:.2f} times as fast as without"
     return (
         f"guesses: {stats.accepted} of {stats.guessed} right ({stats.acceptance_rate:.0%}),"

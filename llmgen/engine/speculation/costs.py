@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 _WEIGHT = 0.15
 """The weight of a new measurement."""
 _SLOPE = 0.3
 """What one more token in a run is taken to cost before that was measured, in plain steps."""
-_LOSS = 0.015
-"""What guessing may lose, as a share of the time that plain steps would have taken."""
-_FREE_LOSS, _MOST_GAIN = 1.1, 8.0
-"""What it may lose before that, and how much of a gain is remembered, in plain steps.  Together they keep the loss
-over 96 tokens below 3%."""
-_PLAIN_EVERY = 256
+_LOAN, _LOSS = 2.3, 0.015
+"""What guessing may lose: so many plain steps, or a share of the time that plain steps would have taken, whichever is
+more.  Below 3% over 96 tokens."""
+_MOST_GAIN = 8.0
+"""How much of a gain is remembered, which may be lost again, in plain steps."""
+_PLAIN_EVERY = 64
 """One run in so many is plain, so that its cost stays known."""
 _FIRST_RUNS = 3
-"""Measurements of which the shortest counts, before averages do: the first runs of a program are slower."""
+"""Measurements before averages count: the first runs of a program are slower."""
+_FEW = 2
+"""Tokens of a usual run of the draft: its own last guess, and the token that the model chose after it."""
 _ANY = 1 << 30
-_MOST_CHANGE = 4.0
-"""A measurement counts as no more than so many times what was known, or as no less than that part of it."""
+_MOST_CHANGE = 1.5
+"""A measurement counts as no more than so many times what was known, or as no less than that part of it: what else
+the machine does delays single runs by much."""
 
 
-@dataclass
 class Smoothed:
-    """A time that is measured again and again."""
+    """A quantity that is measured again and again."""
 
-    value: float = 0.0
-    count: int = 0
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._first: list[float] = []
 
-    def add(self, seconds: float) -> None:
-        """Take in a measurement."""
-        self.count += 1
-        if self.count <= _FIRST_RUNS:
-            self.value = min(seconds, self.value) if self.count > 1 else seconds
+    @property
+    def known(self) -> bool:
+        """Whether it was measured often enough."""
+        return len(self._first) == _FIRST_RUNS
+
+    def add(self, measured: float, expected: float = float("inf")) -> None:
+        """Take in a measurement: of the first ones the smallest counts, then an average.
+
+        The first ones may be delayed by chance: they count as no more than ``_MOST_CHANGE`` times what is expected.
+        """
+        measured = max(measured, 1e-9)
+        if self.known:
+            self.value *= _change(measured / self.value) ** _WEIGHT
         else:
-            self.value += _WEIGHT * (seconds - self.value)
+            self._first.append(min(measured, _MOST_CHANGE * expected))
+            self.value = min(self._first)
+
+
+def _change(ratio: float) -> float:
+    """What a measurement counts as, in terms of what was known."""
+    return min(max(ratio, 1 / _MOST_CHANGE), _MOST_CHANGE)
 
 
 class StepCosts:
@@ -54,74 +70,89 @@ class StepCosts:
         self.plain_s = 0.0
         """The time that plain steps would have taken for all tokens so far."""
         self._scale = 0.0  # seconds of a plain step
-        self._shape: dict[int, float] = {}  # tokens in a run -> its cost, in plain steps
-        self._counts: Counter[int] = Counter()
+        self._shape: dict[int, Smoothed] = {}  # tokens in a run -> its cost, in plain steps
         self._since_plain = 0
 
     @property
     def plain_step_s(self) -> float | None:
         """Seconds of a run of one token, as far as one was measured."""
-        return self._scale * self._shape[1] if 1 in self._shape else None
+        return self.of(1) if 1 in self._shape else None
 
     def wants_plain(self, n_sequences: int) -> bool:
         """Whether the next run of so many sequences should have no guesses, to be measured."""
-        return self._counts[n_sequences] < _FIRST_RUNS or self._since_plain >= _PLAIN_EVERY
+        return not self.knows(n_sequences) or self._since_plain >= _PLAIN_EVERY
+
+    def knows(self, n_tokens: int) -> bool:
+        """Whether runs of so many tokens were measured often enough."""
+        return n_tokens in self._shape and self._shape[n_tokens].known
 
     def of(self, n_tokens: int) -> float:
         """Seconds of a run of n tokens: measured, or estimated along the line through two that were measured."""
         shape = self._shape.get(n_tokens)
-        return self._scale * (self._estimated(n_tokens) if shape is None else shape)
+        return self._scale * (self._estimated(n_tokens) if shape is None else shape.value)
 
     def _estimated(self, n_tokens: int) -> float:
         """The cost of a run of n tokens in plain steps."""
         sizes = sorted(self._shape)
+        cost = {size: self._shape[size].value for size in sizes} or {1: 1.0}
         if len(sizes) < 2:
-            first = sizes[0] if sizes else 1
-            return max(self._shape.get(first, 1.0) + _SLOPE * (n_tokens - first), 0.5)
+            [(first, its_cost)] = cost.items()
+            return max(its_cost + _SLOPE * (n_tokens - first), 0.5)
         low = max((size for size in sizes[:-1] if size < n_tokens), default=sizes[0])
         high = min(size for size in sizes if size > low and size >= min(n_tokens, sizes[-1]))
-        slope = max(0.0, (self._shape[high] - self._shape[low]) / (high - low))
-        return max(self._shape[low] + slope * (n_tokens - low), 0.5)
+        slope = max(0.0, (cost[high] - cost[low]) / (high - low))
+        return max(cost[low] + slope * (n_tokens - low), 0.5)
 
     def ran(self, n_tokens: int, n_sequences: int, seconds: float) -> None:
         """A run of ``n_tokens`` took so long; ``n_sequences`` of them were no guesses."""
         guesses = n_tokens > n_sequences
         self._since_plain = self._since_plain + 1 if guesses else 0
         self._granted_s = 0.0
-        self._measure(n_tokens, max(seconds, 1e-9))
+        self._measure(n_tokens, max(seconds, 1e-9), plain=not guesses)
         self.plain_s += self.of(n_sequences)
         if guesses:
-            self.loss_s += seconds - self.of(n_sequences)
+            usual_s = _MOST_CHANGE * self.of(n_tokens)
+            self.loss_s += min(seconds, usual_s) - self.of(n_sequences)
 
-    def _measure(self, n_tokens: int, seconds: float) -> None:
+    def _measure(self, n_tokens: int, seconds: float, plain: bool) -> None:
+        """A longer context makes all runs dearer, as the plain ones show."""
         if not self._scale:
             self._scale = seconds / (1 + _SLOPE * (n_tokens - 1))
-        cost = seconds / self._scale
-        self._counts[n_tokens] += 1
-        if self._counts[n_tokens] <= _FIRST_RUNS:
-            self._shape[n_tokens] = min(cost, self._shape.get(n_tokens, cost))
-            return
-        # a longer context makes all runs dearer, a busy machine some of them
-        ratio = min(max(cost / self._shape[n_tokens], 1 / _MOST_CHANGE), _MOST_CHANGE) ** (_WEIGHT / 2)
-        self._scale *= ratio
-        self._shape[n_tokens] *= ratio
+        expected = self._estimated(n_tokens) if self._shape else float("inf")
+        cost = self._shape.setdefault(n_tokens, Smoothed())
+        if plain and cost.known:
+            self._scale *= _change(seconds / (self._scale * cost.value)) ** _WEIGHT
+        else:
+            cost.add(seconds / self._scale, expected)
 
     @property
     def guess_s(self) -> float:
-        """Seconds of one guess of the draft."""
-        return self._guess.value if self._guess.count else self._draft_share * self.of(1)
+        """Seconds of one guess of the draft, a run of one token."""
+        return self._guess.value or self._draft_share * self.of(1)
 
     def follow_s(self, prompt_token_s: float) -> float:
         """Seconds that the draft needs for a token of the text that it has not seen.
 
         ``prompt_token_s``: what the model itself takes for a token of a prompt.
         """
-        return self._follow.value if self._follow.count else self._draft_share * prompt_token_s
+        return self._follow.value or self._draft_share * prompt_token_s
 
-    def guessed(self, n: int, seconds: float) -> None:
-        """Guessing n tokens took so long."""
-        self.loss_s += seconds
-        self._guess.add(seconds / n)
+    def guess_run_s(self, n_tokens: int) -> float:
+        """Seconds of a run of the draft with so many tokens, which grows with them as that of the model does."""
+        return self.guess_s * self._steps(n_tokens)
+
+    def _steps(self, n_tokens: int) -> float:
+        """The time of a run of n tokens by that of a run of one."""
+        return self.of(n_tokens) / self.of(1) if self._scale else 1.0
+
+    def guessed(self, sizes: Sequence[int], seconds: float, n_sequences: int = 1) -> None:
+        """Runs of the draft with so many tokens, of so many sequences at first, took so long in all."""
+        if max(sizes) <= _FEW * n_sequences:  # how much dearer longer ones are is but an estimate
+            self._guess.add(
+                seconds / sum(map(self._steps, sizes)), self._draft_share * self.of(1) or float("inf")
+            )
+        usual_s = self.guess_s * sum(map(self._steps, sizes))
+        self.loss_s += min(seconds, _MOST_CHANGE * usual_s)
 
     def followed(self, n: int, seconds: float) -> None:
         """The draft took so long to compute n tokens of the text."""
@@ -137,7 +168,7 @@ class StepCosts:
     @property
     def room_s(self) -> float:
         """Seconds that guessing may lose now."""
-        return _LOSS * self.plain_s + _FREE_LOSS * self.of(1) - self.loss_s - self._granted_s
+        return max(_LOAN * self.of(1), _LOSS * self.plain_s) - self.loss_s - self._granted_s
 
     def affordable(self, most: int, n_sequences: int, guess_s: float, before_s: float) -> int:
         """How many guesses, at most ``most``, may all be wrong without losing too much, after ``before_s``.

@@ -22,8 +22,9 @@ _MOST_TOKENS = 8
 
 MOST_BEHIND = 128
 """Tokens that are computed after a pause where nobody counts what that costs."""
-FEWEST = 32
-"""With fewer of the last tokens a draft does not go on."""
+FEWEST = 16
+"""Of the last tokens so many are enough to go on with: the draft is as often right about code, stories and answers as
+with the whole prompt; not about a text to be repeated.  With half as many it is not."""
 
 Run = Callable[..., Any]
 """Makes a call of the model: of a method, with its arguments; may raise Interrupted."""
@@ -73,8 +74,12 @@ class DraftSequence:
 
     def missing(self, tokens: Sequence[int]) -> int:
         """How many of the tokens have to be computed as prompt before anything can be guessed."""
-        n = len(tokens) - self._skipped - self.state.cached
+        n = self.behind(tokens)
         return n - 1 if self.state.cached < self._n_prompt or n > _MOST_TOKENS else 0
+
+    def behind(self, tokens: Sequence[int]) -> int:
+        """How many of the tokens it has not computed; the last one at least has to follow."""
+        return max(1, len(tokens) - self._skipped - self.state.cached)
 
     def has_paused(self, tokens: Sequence[int]) -> bool:
         """Whether many tokens are missing though the prompt is not."""
@@ -118,7 +123,11 @@ class Question:
     n: int
     sampler: Sampler
     rules: EndingRules
+    goes_on: Callable[[Sequence[float]], bool] = lambda confidences: True
+    """Whether one more guess pays after those of such confidence."""
     guesses: list[Guess] = field(default_factory=list)
+    confidences: list[float] = field(default_factory=list)
+    """The probability that the draft gave to each."""
     ready: bool = False
     """Whether the draft has computed the tokens, but for the last few."""
 
@@ -127,17 +136,21 @@ class Question:
         """Whether more guesses are wanted; nothing follows a token that ends the answer."""
         if len(self.guesses) >= self.n or self.sequence.state.length >= self.sequence.n_ctx:
             return False
-        return not self.guesses or self.rules.by_token(self.guesses[-1].token) is None
+        if not self.guesses:
+            return True
+        return self.rules.by_token(self.guesses[-1].token) is None and self.goes_on(self.confidences)
 
     def add(self, logits: NDArray[np.float32]) -> None:
         """Choose a guess from the draft's float32 [n_vocab]; none where the sampler finds none."""
+        row = _fitted(logits, self.sampler.n_vocab)
         try:
-            guess = self.sampler.guess(_fitted(logits, self.sampler.n_vocab))
+            guess = self.sampler.guess(row)
         except LLMGenError:
             # a constraint may allow nothing, for example; whether that is an error, the answer itself shows
             self.n = len(self.guesses)
             return
         self.guesses.append(guess)
+        self.confidences.append(_probability(row, guess.token))
         self.sequence.state.tokens.append(guess.token)
 
 
@@ -174,16 +187,15 @@ class DraftModel:
         question.ready = not sequence.waits_for_prompt
         return sequence.state.length - before
 
-    def answer(self, questions: Sequence[Question], run: Run) -> int:
-        """Fill in the guesses of questions that are prepared; returns how many runs that took."""
-        n_runs, asked = 0, list(questions)
+    def answer(self, questions: Sequence[Question], run: Run) -> list[int]:
+        """Fill in the guesses of questions that are prepared; returns how many tokens each run computed for that."""
+        sizes, asked = list[int](), list(questions)
         while asked := [question for question in asked if question.open]:
-            self._step(_fitting(asked), run)
-            n_runs += 1
-        return n_runs
+            sizes.append(self._step(_fitting(asked), run))
+        return sizes
 
-    def _step(self, questions: Sequence[Question], run: Run) -> None:
-        """One run, and one more guess for each of these."""
+    def _step(self, questions: Sequence[Question], run: Run) -> int:
+        """One run, and one more guess for each of these; returns how many tokens it computed."""
         parts = [
             Part(q.sequence.state.seq, q.sequence.state.tokens[q.sequence.state.length :]) for q in questions
         ]
@@ -193,6 +205,7 @@ class DraftModel:
                 question.add(row)
 
         run(self.model.forward, parts, "generated", choose)
+        return sum(len(part.ids) for part in parts)
 
 
 def _fitting(questions: Sequence[Question]) -> list[Question]:
@@ -210,3 +223,9 @@ def _fitted(logits: NDArray[np.float32], n_vocab: int) -> NDArray[np.float32]:
     if len(logits) >= n_vocab:
         return logits[:n_vocab]
     return np.concatenate([logits, np.full(n_vocab - len(logits), -np.inf, np.float32)])
+
+
+def _probability(logits: NDArray[np.float32], token: int) -> float:
+    """The probability of a token by finite float32 [n_vocab] (-inf: impossible), without any sampler."""
+    highest = logits.max()
+    return float(np.exp(logits[token] - highest) / np.exp(logits - highest).sum())

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.engine.speculation.costs import StepCosts
+from llmgen.engine.speculation.experience import DRAFT, Experience
+from llmgen.engine.speculation.stats import Idle
 
 _MEMORY = 0.95
 """The weight of what was known, for each guess that is judged."""
+_WEIGHT = 2.0
+"""The weight of what earlier answers have shown, in guesses."""
+_DOUBT = 0.5
+"""A pause begins where guessing would not pay if the acceptance were so many standard deviations higher."""
 _FIRST_REST, _LONGEST_REST = 16, 512
 """Steps without guesses after guesses did not pay; doubled each time they do not."""
+_TRIAL = 2
+"""Guesses after a pause that must all be right for more to follow."""
 _ENOUGH = 5
 """Judged guesses from which on a share of them says something."""
 
@@ -19,6 +29,8 @@ _ENOUGH = 5
 class _Record:
     """How guesses of one kind did."""
 
+    expected: float
+    """The acceptance before anything is known."""
     right: float = 0.0
     wrong: float = 0.0
     wasted: float = 0.0
@@ -31,8 +43,14 @@ class _Record:
 
     @property
     def acceptance(self) -> float:
-        """The probability that a guess is right if those before it are; 1/2 before anything is known."""
-        return (self.right + 1.0) / (self.right + self.wrong + 2.0)
+        """The probability that a guess is right if those before it are."""
+        return (self.right + _WEIGHT * self.expected) / (self.right + self.wrong + _WEIGHT)
+
+    @property
+    def possible(self) -> float:
+        """The acceptance in the benefit of the doubt."""
+        mean, n = self.acceptance, self.right + self.wrong + _WEIGHT
+        return min(1.0, mean + _DOUBT * math.sqrt(mean * (1 - mean) / n))
 
     @property
     def share(self) -> float:
@@ -54,54 +72,94 @@ class _Record:
 class Pace:
     """Decides for one sequence.  Guesses have a *kind*: those after a longer match are right more often."""
 
-    def __init__(self, config: SpeculativeConfig, costs: StepCosts) -> None:
+    def __init__(
+        self, config: SpeculativeConfig, costs: StepCosts, experience: Experience | None = None
+    ) -> None:
+        """``experience``: of all sequences of the model."""
         self._config = config
         self._costs = costs
+        self._experience = experience or Experience()
         self._records: dict[int, _Record] = {}
+        self.idle: Idle | None = None
+        """Why nothing was to be guessed, the last time."""
 
     def choose(
         self, most: int, kind: int, n_sequences: int = 1, guess_s: float = 0.0, before_s: float = 0.0
     ) -> int:
-        """How many tokens to guess now, at most ``most``.
+        """How many tokens to guess now, at most ``most``; of a draft, see :meth:`goes_on`.
 
         A guess of this kind costs ``guess_s`` to make, and the first one ``before_s`` beside that.
         """
-        record = self._records.setdefault(kind, _Record())
-        most = min(most, self._config.k_max)
+        record = self._records.setdefault(kind, _Record(self._experience.expected(kind)))
+        most, self.idle = min(most, self._config.k_max), None
         if self._config.adaptive:
-            if self._costs.wants_plain(n_sequences) or not self._best(1.0, most, n_sequences, guess_s):
-                return 0
-            most = self._costs.affordable(most, n_sequences, guess_s, before_s)
-        n = self._number(record, most, n_sequences, guess_s)
+            most = self._bounded(most, n_sequences, guess_s, before_s)
+        n = self._number(record, kind, most, n_sequences, guess_s)
         if n:
             self._costs.grant(n, n_sequences, guess_s, before_s)
         return n
 
-    def _number(self, record: _Record, most: int, n_sequences: int, guess_s: float) -> int:
-        if record.rest:
+    def goes_on(self, confidences: Sequence[float], n_sequences: int, guess_s: float) -> bool:
+        """Whether one more guess of a draft pays after those of such confidence."""
+        if not self._config.adaptive:
+            return True
+        right = self._experience.all_right(confidences) * self._records[DRAFT].acceptance
+        n = n_sequences + len(confidences)
+        costs = guess_s + self._costs.of(n + 1) - self._costs.of(n)
+        return right * self._costs.of(n_sequences) / n_sequences > costs
+
+    def _bounded(self, most: int, n_sequences: int, guess_s: float, before_s: float) -> int:
+        """So many guesses that what they may lose is bounded."""
+        if self._costs.wants_plain(n_sequences):
+            self.idle = "measuring"
+        elif self._never_pays(most, n_sequences, guess_s):
+            self.idle = "never"
+        else:
+            most = self._costs.affordable(most, n_sequences, guess_s, before_s)
+            self.idle = None if most else "spent"
+        return 0 if self.idle else most
+
+    def _never_pays(self, most: int, n_sequences: int, guess_s: float) -> bool:
+        """Whether guesses lose even if all are right; what was measured only once or twice is not believed."""
+        known = guess_s >= self._costs.of(n_sequences) or self._costs.knows(n_sequences + 1)
+        return known and not self._best(1.0, most, n_sequences, guess_s)
+
+    def _number(self, record: _Record, kind: int, most: int, n_sequences: int, guess_s: float) -> int:
+        if record.rest and self.idle != "measuring":
             record.rest -= 1
-            record.trial = 0 if record.rest else min(2, most)
-            return record.trial
+            record.trial = 0 if record.rest else _TRIAL
+            self.idle = "wrong" if record.rest else self.idle
+        if record.rest or record.trial:
+            return min(record.trial, most, 1 if kind == DRAFT else most)
         if most < 1:
             return 0
-        best = self._paying(record, most, n_sequences, guess_s)
+        best = self._paying(record, kind, most, n_sequences, guess_s)
         if not best:
             record.rest, record.next_rest = record.next_rest, min(2 * record.next_rest, _LONGEST_REST)
+            self.idle = "wrong"
         elif record.judged >= _ENOUGH:
             record.next_rest = _FIRST_REST
         return best
 
-    def _paying(self, record: _Record, most: int, n_sequences: int, guess_s: float) -> int:
+    def _paying(self, record: _Record, kind: int, most: int, n_sequences: int, guess_s: float) -> int:
         config = self._config
         if record.judged >= _ENOUGH and record.share < config.min_acceptance:
             return 0
-        if not config.adaptive or record.judged < _ENOUGH:
+        if not config.adaptive:
             return min(config.k, most)
-        return self._best(record.acceptance, most, n_sequences, guess_s)
+        if (
+            record.judged < _ENOUGH
+        ):  # of a draft one by one: those after a wrong guess cost something and tell nothing
+            return min(config.k, most, record.judged + 1 if kind == DRAFT else most)
+        best = self._best(record.possible, most, n_sequences, guess_s)
+        if kind == DRAFT and best:
+            return most  # its confidence shows how far
+        return self._best(record.acceptance, most, n_sequences, guess_s) or min(best, 1)
 
     def _best(self, acceptance: float, most: int, n_sequences: int, guess_s: float) -> int:
         """The number of guesses that gives most tokens a second, 0 where plain steps do."""
-        tokens, best, best_rate = 1.0, 0, 1 / self._costs.of(n_sequences)
+        tokens, best = float(n_sequences), 0
+        best_rate = tokens / self._costs.of(n_sequences)
         for n in range(1, most + 1):
             tokens += acceptance**n
             rate = tokens / (self._costs.of(n_sequences + n) + n * guess_s)
@@ -109,9 +167,11 @@ class Pace:
                 best, best_rate = n, rate
         return best
 
-    def judged(self, kind: int, right: bool, n_behind: int, n_sequences: int) -> None:
+    def judged(
+        self, kind: int, right: bool, n_behind: int, n_sequences: int, confidence: float | None = None
+    ) -> None:
         """A guess of this kind turned out right, or wrong as did the ``n_behind`` after it."""
-        record = self._records[kind]
-        record.judge(right, n_behind)
+        self._records[kind].judge(right, n_behind)
+        self._experience.judged(kind, right, confidence)
         if right:
             self._costs.accepted(n_sequences)

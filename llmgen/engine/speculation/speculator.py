@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -10,15 +11,13 @@ from llmgen.engine.completion import Completion
 from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.engine.speculation.costs import StepCosts
 from llmgen.engine.speculation.draft import FEWEST, MOST_BEHIND, DraftModel, DraftSequence, Question
+from llmgen.engine.speculation.experience import DRAFT, Experience
 from llmgen.engine.speculation.lookup import LookupIndex
 from llmgen.engine.speculation.pace import Pace
-from llmgen.engine.speculation.stats import SpeculationStats
+from llmgen.engine.speculation.stats import Idle, SpeculationStats
 from llmgen.sampling.rejection import Guess
 
 State = TypeVar("State")
-
-_DRAFT = 0
-"""The kind of the draft's guesses; those of a lookup have the number of bits of the match's length."""
 
 
 class Speculator:
@@ -29,10 +28,12 @@ class Speculator:
         self._speculation = speculation
         self._index = LookupIndex() if config.lookup else None
         self._draft = DraftSequence(speculation.draft.model) if speculation.draft else None
-        self._pace = Pace(config, speculation.costs)
+        self._pace = Pace(config, speculation.costs, speculation.experience)
         self._asked: Question | None = None  # of the draft, the last time
-        self._kind = _DRAFT
+        self._kind = DRAFT
         self._n_sequences = 1
+        self._n_judged = 0  # guesses of what was asked last
+        self._idle = Counter[Idle]()
         self._guessed = self._accepted = 0
         self._draft_s = 0.0
 
@@ -46,6 +47,7 @@ class Speculator:
 
     def start_answer(self) -> None:
         """Count from here on."""
+        self._idle.clear()
         self._guessed = self._accepted = 0
         self._draft_s = 0.0
 
@@ -61,9 +63,10 @@ class Speculator:
         self._index.extend(tokens)
         match = self._index.find()
         if match is None:
+            self._idle["no_match"] += 1
             return []
         self._kind, self._n_sequences = match.length.bit_length(), n_sequences
-        n = self._pace.choose(most, self._kind, n_sequences)
+        n = self._choose(most)
         return [Guess(token) for token in self._index.continuation(match, n)] if n else []
 
     def question(
@@ -71,16 +74,31 @@ class Speculator:
     ) -> Question | None:
         """What to ask the draft model, where that pays."""
         draft = self._draft
-        if draft is None or not draft.has_room(tokens):
+        if draft is None:
             return None
-        self._kind, self._n_sequences = _DRAFT, n_sequences
+        if not draft.has_room(tokens):
+            self._idle["context"] += 1
+            return None
+        self._kind, self._n_sequences = DRAFT, n_sequences
         if self._asked and not self._asked.ready:  # it is still at the prompt
             n = min(self._asked.n, most)
         else:
             n = self._draft_guesses(draft, completion, tokens, most)
-        sampler = completion.sampler.guessing(independent=self.rejects) if n else None
-        self._asked = Question(draft, tokens, n, sampler, completion.rules) if sampler else None
+        self._asked, self._n_judged = None, 0
+        if n:
+            sampler = completion.sampler.guessing(independent=self.rejects)
+            self._asked = Question(draft, tokens, n, sampler, completion.rules, self._goes_on)
         return self._asked
+
+    def _goes_on(self, confidences: Sequence[float]) -> bool:
+        return self._pace.goes_on(confidences, self._n_sequences, self._speculation.costs.guess_s)
+
+    def _choose(self, most: int, guess_s: float = 0.0, before_s: float = 0.0) -> int:
+        """How many guesses of the kind that is asked for now."""
+        n = self._pace.choose(most, self._kind, self._n_sequences, guess_s, before_s)
+        if self._pace.idle:
+            self._idle[self._pace.idle] += 1
+        return n
 
     def _draft_guesses(
         self, draft: DraftSequence, completion: Completion, tokens: Sequence[int], most: int
@@ -89,17 +107,17 @@ class Speculator:
 
         Where it would cost too much to compute all tokens that it has not seen, it goes on with the last ones.
         """
-        costs, missing = self._speculation.costs, draft.missing(tokens)
+        costs, missing, seen = self._speculation.costs, draft.missing(tokens), None
         token_s = costs.follow_s(completion.prefill_s / max(completion.prefill_tokens, 1))
-        seen = missing
         if not self._speculation.config.adaptive:
-            seen = MOST_BEHIND if draft.has_paused(tokens) else missing
-        elif missing:
-            seen = min(
-                missing, max(FEWEST, costs.affordable_tokens(self._n_sequences, costs.guess_s, token_s))
-            )
-        n = self._pace.choose(most, _DRAFT, self._n_sequences, costs.guess_s, token_s * seen)
-        if n and seen < missing:
+            seen = MOST_BEHIND if draft.has_paused(tokens) else None
+        elif missing > costs.affordable_tokens(self._n_sequences, costs.guess_s, token_s):
+            seen, missing = FEWEST, min(missing, FEWEST - 1)
+        before_s = token_s * missing
+        if not missing:
+            before_s = costs.guess_run_s(draft.behind(tokens)) - costs.guess_s
+        n = self._choose(most, costs.guess_s, before_s)
+        if n and seen and seen < draft.behind(tokens):
             draft.skip(tokens, seen)
         return n
 
@@ -107,7 +125,11 @@ class Speculator:
         """A guess was right, or wrong as were the ``n_behind`` after it."""
         self._guessed += 1 if right else 1 + n_behind
         self._accepted += right
-        self._pace.judged(self._kind, right, n_behind, self._n_sequences)
+        confidence = None
+        if self._kind == DRAFT and self._asked:
+            confidence = self._asked.confidences[self._n_judged]
+            self._n_judged += 1
+        self._pace.judged(self._kind, right, n_behind, self._n_sequences, confidence)
 
     def count_draft(self, seconds: float) -> None:
         """Account for the time that guesses for this and other sequences took."""
@@ -123,6 +145,7 @@ class Speculator:
             draft_s=self._draft_s,
             decode_s=completion.decode_s,
             plain_step_s=self._speculation.costs.plain_step_s,
+            idle=None if self._guessed or not self._idle else self._idle.most_common(1)[0][0],
         )
 
     def fork(self) -> Speculator:
@@ -149,6 +172,7 @@ class Speculation:
         self.config = config
         self.draft = draft
         self.costs = StepCosts(draft_share if draft else 0.0)
+        self.experience = Experience()
         self._turn = 0
 
     def speculator(self) -> Speculator:
@@ -168,10 +192,11 @@ class Speculation:
         for question in questions:
             self._prepare(question, run)
         prepared = time.perf_counter()
-        n_runs = self.draft.answer([question for question in questions if question.ready], run)
+        ready = [question for question in questions if question.ready]
+        sizes = self.draft.answer(ready, run)
         ended = time.perf_counter()
-        if n_runs:
-            self.costs.guessed(n_runs, ended - prepared)
+        if sizes:
+            self.costs.guessed(sizes, ended - prepared, len(ready))
         return ended - begun
 
     def _prepare(self, question: Question, run: Callable[..., Any]) -> None:

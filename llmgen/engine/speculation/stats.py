@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Idle = Literal["no_match", "context", "measuring", "never", "spent", "wrong"]
+"""Why nothing was guessed at a step: the text did not occur before; the draft's context is full; what a plain step
+takes was measured first; a guess costs more than it can gain on this machine; guessing had lost as much as it may;
+too few guesses were right before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +18,7 @@ class SpeculationStats:
     ``steps`` are runs of the model after the prompt's and ``tokens`` what they gave; ``guessed`` tokens
     were judged and ``accepted`` were right.  ``draft_s`` is the time spent on guessing, in seconds, part
     of ``Timings.decode_s``.  ``plain_step_s`` is what a step without guesses takes on average, None as
-    long as none was timed.
+    long as none was timed.  ``idle``: where nothing was guessed, what the reason was at most steps.
     """
 
     steps: int = 0
@@ -22,6 +28,7 @@ class SpeculationStats:
     draft_s: float = 0.0
     decode_s: float = 0.0
     plain_step_s: float | None = None
+    idle: Idle | None = None
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -40,8 +47,8 @@ class SpeculationStats:
             return None
         return self.tokens * self.plain_step_s / self.decode_s
 
-    def as_dict(self) -> dict[str, float | int | None]:
-        """The counts and the three figures, ready for JSON."""
+    def as_dict(self) -> dict[str, float | int | str | None]:
+        """The counts, the three figures and the reason, ready for JSON."""
         return {
             "steps": self.steps,
             "guessed": self.guessed,
@@ -50,4 +57,5 @@ class SpeculationStats:
             "acceptance_rate": self.acceptance_rate,
             "tokens_per_step": self.tokens_per_step,
             "speedup": self.speedup,
+            "idle": self.idle,
         }

@@ -20,6 +20,8 @@ def test_the_text_is_the_same_and_the_figures_are_told() -> None:
     assert "guesses: " in guessed.stderr
     assert " tokens a step" in guessed.stderr
     assert "guesses" not in plain.stderr
+    short = llmgen("run", str(smollm2()), *SAY_AGAIN[:-1], "3", "--lookup", "--stats")
+    assert "guesses: none (the first steps show what a step takes without guesses)" in short.stderr
     done = llmgen("run", str(smollm2()), *SAY_AGAIN, "--draft", str(smollm2()), "--json")
     told = json.loads(done.stdout)
     assert told["text"] + "\n" == plain.stdout
@@ -51,6 +53,7 @@ def test_batch_and_chat(tmp_path) -> None:  # type: ignore[no-untyped-def]
         (["--lookup", "--draft-max", "0"], "k_max (--draft-max) must be a whole number from 1 to 8, not 0"),
         (["--lookup", "--draft-min-acceptance", "2"], "min_acceptance (--draft-min-acceptance) must be"),
         (["--lookup", "--draft-method", "x"], "method (--draft-method) must be coupled or reject, not 'x'"),
+        (["--draft", ""], "the model's name is empty"),
         (["--lookup", "--beams", "2"], "--draft and --lookup do not go with a beam search"),
     ],
 )

@@ -8,18 +8,26 @@ import pytest
 
 from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.engine.speculation.costs import StepCosts
+from llmgen.engine.speculation.experience import DRAFT, Experience
 from llmgen.engine.speculation.pace import Pace
+
+LOOKUP = 2  # a match of two or three tokens
 
 SLOPES = [0.09, 0.29]  # what a further token in a run costs, in plain steps: measured on Zen 5 and on Zen 2
 GUESSES = [0.0, 0.1, 0.3]  # what a guess costs: of a lookup, of a small and of a large draft
 
 
 class Machine:
-    """Generates tokens; a guess is right with a probability that may depend on the place in the text."""
+    """Generates tokens; a guess is right with a probability that may depend on the place in the text.
 
-    def __init__(self, slope, guess_s, acceptance, config=None, seed=0):
+    Guesses that cost something are those of a draft, whose confidence, if not told, is the truth.
+    """
+
+    def __init__(self, slope, guess_s, acceptance, config=None, seed=0, confidence=None, experience=None):
         self.costs = StepCosts()
-        self.pace = Pace(config or SpeculativeConfig(lookup=True), self.costs)
+        self.pace = Pace(config or SpeculativeConfig(lookup=True), self.costs, experience)
+        self.kind = DRAFT if guess_s else LOOKUP
+        self.confidence = confidence
         self.slope, self.guess_s = slope, guess_s
         self.acceptance = acceptance if callable(acceptance) else lambda place: acceptance
         self.random = random.Random(seed)
@@ -28,11 +36,12 @@ class Machine:
     def generate(self, n):
         """The time of n tokens by that of as many plain steps."""
         while self.tokens < n:
-            guesses = self.pace.choose(7, 0, 1, self.costs.guess_s)
+            confidence = self.acceptance(self.tokens) if self.confidence is None else self.confidence
+            guesses = self.guess(self.pace.choose(7, self.kind, 1, self.costs.guess_s), confidence)
             self.numbers.append(guesses)
             if guesses and self.guess_s:
                 self.time += guesses * self.guess_s
-                self.costs.guessed(guesses, guesses * self.guess_s)
+                self.costs.guessed([1] * guesses, guesses * self.guess_s)
             seconds = 1 + self.slope * guesses + 0.1 * self.random.random()
             seconds *= 1.5 if not self.time else 1  # the first run is slower
             self.time += seconds
@@ -40,11 +49,20 @@ class Machine:
             self.tokens += 1
             for i in range(guesses):
                 right = self.random.random() < self.acceptance(self.tokens)
-                self.pace.judged(0, right, guesses - 1 - i, 1)
+                self.pace.judged(
+                    self.kind, right, guesses - 1 - i, 1, confidence if self.kind == DRAFT else None
+                )
                 if not right:
                     break
                 self.tokens += 1
         return self.time / (1.05 * n)
+
+    def guess(self, most, confidence):
+        """How many guesses are made."""
+        n = min(1, most) if self.kind == DRAFT else most
+        while n < most and self.pace.goes_on([confidence] * n, 1, self.costs.guess_s):
+            n += 1
+        return n
 
 
 def best(slope, guess_s, acceptance):
@@ -57,8 +75,9 @@ def best(slope, guess_s, acceptance):
 def test_bad_guesses_cost_little(slope, guess_s):
     for acceptance in (0.0, 0.1, 0.3):
         for seed in range(5):
-            assert Machine(slope, guess_s, acceptance, seed=seed).generate(200) < 1.03
-            assert Machine(slope, guess_s, acceptance, seed=seed).generate(3000) < 1.01
+            options = {"seed": seed, "confidence": (None, 0.95)[seed % 2]}
+            assert Machine(slope, guess_s, acceptance, **options).generate(200) < 1.03
+            assert Machine(slope, guess_s, acceptance, **options).generate(3000) < 1.01
 
 
 @pytest.mark.parametrize("slope", SLOPES)
@@ -83,7 +102,7 @@ def test_when_the_text_changes_the_number_follows():
     first, quotation, last = (sorted(column)[2] for column in zip(*counts, strict=True))
     assert first < 150
     assert quotation > 200 * 5
-    assert last < 250
+    assert last < 300
 
 
 def test_it_pauses_below_the_acceptance_that_is_asked_for_and_tries_again():
@@ -118,6 +137,36 @@ def test_no_more_than_asked_for():
     machine.generate(500)
     assert [n for n in machine.numbers if n][:3] == [1, 2, 2]  # first one, to see what that costs; then k
     assert max(machine.numbers) == 3
+
+
+def measured_machine(confidence, acceptance):
+    machine = Machine(0.1, 0.3, acceptance, confidence=confidence)
+    machine.generate(300)
+    return machine
+
+
+def test_a_draft_that_is_sure_guesses_further():
+    machine = measured_machine(None, 0.8)
+    further = [machine.pace.goes_on([confidence], 1, 0.3) for confidence in (0.99, 0.9, 0.5, 0.2)]
+    assert further == [True, True, False, False]
+    assert not machine.pace.goes_on([0.9] * 6, 1, 0.3)
+
+
+def test_how_far_confidence_goes_is_learned():
+    """A draft that is sure of itself without reason, and one that is right without being sure."""
+    assert not measured_machine(0.99, 0.45).pace.goes_on([0.99], 1, 0.3)
+    assert measured_machine(0.5, 0.95).pace.goes_on([0.5], 1, 0.3)
+
+
+def test_an_answer_expects_what_earlier_ones_have_shown():
+    first = []
+    for acceptance in (0.05, 0.95):
+        experience = Experience()
+        Machine(0.1, 0.3, acceptance, experience=experience).generate(300)
+        new = Machine(0.1, 0.3, acceptance, experience=experience)
+        new.generate(12)
+        first.append(experience.expected(DRAFT))
+    assert first[0] < 0.6 < 0.85 < first[1]
 
 
 def test_costs_follow_a_context_that_grows():
