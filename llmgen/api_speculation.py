@@ -56,9 +56,10 @@ class OpenDraft:
         kinds = KVCacheConfig(target.layout.kinds.k, target.layout.kinds.v)
         self.model = Model.load(self._file, n_ctx=n_ctx, kv_type=kinds, progress=progress, beside=target)
         _log.debug("draft model %s: context %d", self._file.path, n_ctx)
-        return Speculation(
-            self.config, DraftModel(self.model), _bytes(self._file) / _bytes(self._target_file)
-        )
+        draft = DraftModel(self.model)
+        if self.config.adaptive:
+            draft.warm_up()
+        return Speculation(self.config, draft, _bytes(self._file) / _bytes(self._target_file))
 
     def _context(self, target: Model) -> int:
         """The model's context, or the draft's own where it was made for fewer tokens than the model."""

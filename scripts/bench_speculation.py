@@ -1,6 +1,6 @@
 """How much faster text comes with guesses, by the share of them that is right: the table of docs/speculation.md.
 
-    python scripts/bench_speculation.py MODEL [--draft DRAFT] [--tokens 256] [--repetitions 3]
+    python scripts/bench_speculation.py MODEL [--draft DRAFT] [--tokens 256] [--repetitions 3] [--parts table,texts]
 
 1. What a run of 1 to 8 generated tokens costs, and a guess of the draft, each in plain steps.
 2. A text is written plainly, then again with an oracle that knows it: each of its guesses is
@@ -11,7 +11,8 @@
 4. With ``--llama-cpp PYTHON``, an interpreter that has llama-cpp-python, the same texts by llama.cpp with its draft
    model or its lookup (side_speculation.py).
 
-Every figure is the best of the repetitions.  Measure on a machine that does nothing else.
+``--parts`` and ``--texts`` choose among these, for a machine that is quiet only for a while.  Every figure is the best
+of the repetitions.  Measure on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Oracle(Speculator):
         costs = self._speculation.costs
         n = self._pace.choose(most, self._kind, n_sequences, costs.guess_s)
         if n and self._draft_time:
-            costs.guessed(n, self._draft_time.run(n))
+            costs.guessed([1] * n, self._draft_time.run(n))
         following = self._text[len(tokens) : len(tokens) + n]
         return [
             Guess(token if self._random.random() < self._acceptance else token ^ 1) for token in following
@@ -144,7 +145,7 @@ def table(model: Model, prompt: Sequence[int], draft: DraftTime | None, args: ar
 def llama_cpp(file: GGUFFile, args: argparse.Namespace, threads: int) -> None:
     """The texts of ``llmgen bench --draft`` by llama.cpp."""
     tokenizer = Tokenizer.from_gguf(file)
-    prompts = {name: tokenizer.encode_prompt(text) for name, text in guessing.TEXTS.items()}
+    prompts = {name: tokenizer.encode_prompt(guessing.TEXTS[name]) for name in args.texts}
     command = [args.llama_cpp, str(Path(__file__).with_name("side_speculation.py")), args.model]
     command += [f"--threads={threads}", f"--repetitions={args.repetitions}", f"--k={args.k}"]
     command += [f"--draft={args.draft}"] if args.draft else []
@@ -166,7 +167,12 @@ def main() -> None:
     parser.add_argument(
         "--acceptance", type=float, nargs="+", default=ACCEPTANCE, help="shares of right guesses"
     )
-    parser.add_argument("--no-texts", action="store_true", help="leave out 3, for models of random weights")
+    parser.add_argument(
+        "--parts",
+        default="costs,table,texts",
+        help="of costs, table, texts; models of random weights have no texts",
+    )
+    parser.add_argument("--texts", nargs="+", choices=guessing.TEXTS, default=list(guessing.TEXTS))
     parser.add_argument("--llama-cpp", metavar="PYTHON", help="an interpreter that has llama-cpp-python")
     parser.add_argument("--k", type=int, default=4, help="guesses a step by llama.cpp")
     args = parser.parse_args()
@@ -177,20 +183,25 @@ def main() -> None:
         stack.callback(model.close)
         generator = random.Random(1)
         prompt = [generator.randrange(1, 250) for _ in range(args.prompt)]
-        costs = step_costs(model, prompt, args.repetitions)
-        print(
-            f"a step: {costs[0] * 1e3:.2f} ms; of 1 to 8 tokens: "
-            + " ".join(f"{c / costs[0]:.2f}" for c in costs)
-        )
+        costs = step_costs(model, prompt, args.repetitions) if "costs" in args.parts else None
+        if costs:
+            print(
+                f"a step: {costs[0] * 1e3:.2f} ms; of 1 to 8 tokens: "
+                + " ".join(f"{c / costs[0]:.2f}" for c in costs),
+                flush=True,
+            )
         draft, options = None, dict[str, Any](lookup=True)
         if args.draft:
             options = {"draft": args.draft}
             draft = _draft_time(stack, args, model, prompt)
-            print(f"a guess of the draft: {min(draft.run(8) for _ in range(5)) / 8 / costs[0]:.2f} steps")
-        table(model, prompt, draft, args)
-        if not args.no_texts:
+            if costs:
+                print(f"a guess of the draft: {min(draft.run(8) for _ in range(5)) / 8 / costs[0]:.2f} steps")
+        if "table" in args.parts:
+            table(model, prompt, draft, args)
+        if "texts" in args.parts:
             print()
-            for one in guessing.measure(model, file, SpeculativeConfig(**options), args.repetitions):
+            texts = {name: guessing.TEXTS[name] for name in args.texts}
+            for one in guessing.measure(model, file, SpeculativeConfig(**options), args.repetitions, texts):
                 print({key: round(v, 3) if isinstance(v, float) else v for key, v in one.as_dict().items()})
         if args.llama_cpp:
             llama_cpp(file, args, model.n_threads)

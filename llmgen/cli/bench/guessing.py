@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -66,13 +67,19 @@ class Guessed:
         }
 
 
-def measure(model: Model, file: GGUFFile, config: SpeculativeConfig, repetitions: int) -> list[Guessed]:
+def measure(
+    model: Model,
+    file: GGUFFile,
+    config: SpeculativeConfig,
+    repetitions: int,
+    texts: Mapping[str, str] = TEXTS,
+) -> list[Guessed]:
     """Write each text so often both ways, and keep the fastest.  Raises LLMGenError."""
     tokenizer = Tokenizer.from_gguf(file)
     with closing(OpenDraft(config, file)) as draft:
         speculation = draft.speculation(model)
         found = []
-        for name, text in TEXTS.items():
+        for name, text in texts.items():
             ids = tokenizer.encode_prompt(text)
             plain, _ = _best(model, tokenizer, ids, None, repetitions)
             guessed, stats = _best(model, tokenizer, ids, speculation, repetitions)

@@ -170,6 +170,17 @@ class DraftModel:
         finally:
             with_state.close()
 
+    def warm_up(self) -> None:
+        """Compute some tokens as prompt and one as a guess: first runs are slow, and guessing would have to pay."""
+        if self.model.n_ctx <= FEWEST:
+            return
+        seq = self.model.new_sequence()
+        try:
+            self.model.forward([Part(seq, [0] * FEWEST, 0)], "prompt")
+            self.model.forward([Part(seq, [0], 1)], "generated")
+        finally:
+            seq.close()
+
     def prepare(self, question: Question, run: Run) -> int:
         """Have the draft compute the tokens, but for the last few; returns how many it did.
 
