@@ -5,8 +5,8 @@
 
 Type by type: a model of random weights is written (``make_random_model.py``), our kernels are compiled,
 ``compare.py`` measures, the model is deleted, and a row is appended to TABLE.md.  Types that have a row there
-are left out, so that a table can be continued.  ``--under COMMAND`` runs each measurement under another command,
-for example ``--under 'taskset -c 0,1'``.
+are left out, so that a table can be continued; one that cannot be measured is passed over.
+``--under COMMAND`` runs each measurement under another command, for example ``--under 'taskset -c 0,1'``.
 """
 
 from __future__ import annotations
@@ -40,11 +40,20 @@ def main() -> None:
             if name in done:
                 continue
             model = Path(folder) / f"{name}.gguf"
-            _run([str(HERE / "make_random_model.py"), str(model), "--type", name, "--shape", options.shape])
-            for level in (None, options.level):
-                _run(["-m", "llmgen", "warmup", str(model)], level)
-            table.append(name, _measured(model, options))
-            model.unlink()
+            try:
+                table.append(name, _report(name, model, options))
+            except subprocess.CalledProcessError as error:
+                print(f"no row for {name}: {error}", file=sys.stderr)
+            finally:
+                model.unlink(missing_ok=True)
+
+
+def _report(name: str, model: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """What compare.py finds out about a type."""
+    _run([str(HERE / "make_random_model.py"), str(model), "--type", name, "--shape", options.shape])
+    for level in (None, options.level):
+        _run(["-m", "llmgen", "warmup", str(model)], level)
+    return _measured(model, options)
 
 
 def _run(arguments: list[str], level: str | None = None) -> None:

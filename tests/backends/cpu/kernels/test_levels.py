@@ -39,9 +39,9 @@ from llmgen.errors import KernelError
 BEST, *LOWER = levels()
 
 EVERY_WAY = (
-    *("f16", "q4_0", "q5_1", "q8_0", "q4_k", "q6_k", "q2_k", "q3_k", "iq4_nl", "iq2_xs", "tq2_0", "nvfp4"),
+    *("f16", "q4_0", "q5_1", "q8_0", "q4_k", "q6_k", "q2_k", "q3_k", "iq4_nl", "iq4_xs", "iq2_xs", "nvfp4"),
 )
-"""Types that use the dot products in every way there is: of 2 to 6 and of signed 8 bits, by blocks, halves and
+"""Types that use the dot products in every way there is: of 2 to 7 and of signed 8 bits, by blocks, halves and
 superblocks, rows in lanes and one by one, with a zero point.  The others are made of the same parts."""
 KEYS = list(TABLE) if os.environ.get("LLMGEN_TEST_EVERY_TYPE") else list(EVERY_WAY)
 
