@@ -35,21 +35,23 @@ def build_file(spec: dict[str, Any], path: Path, type_name: str, seed: int = _SE
             writer.add_key_value(key, value, array, sub_type=gguf.GGUFValueType[kind[1]])
     qtype = gguf.GGMLQuantizationType[type_name.upper()]
     for name, shape in spec["tensors"]:
-        _add_tensor(writer, name, weights(name, shape, seed), qtype, spec["arch"])
+        changes = can_change(name, shape, spec["arch"])  # routers do not, for one
+        own = qtype if changes else gguf.GGMLQuantizationType.F32
+        _add_tensor(writer, name, weights(name, shape, seed), own)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _add_tensor(writer: Any, name: str, values: np.ndarray, qtype: Any, arch: str) -> None:
-    """Float32 stays what no quantizer changes (norms, biases, routers ...), and rows that are no whole blocks."""
+def _add_tensor(writer: Any, name: str, values: np.ndarray, qtype: Any) -> None:
+    """Norms, biases and rows that are no whole blocks stay float32."""
     import gguf
 
     if values.dtype == np.int32:
         writer.add_tensor(name, values)
         return
-    is_matrix = can_change(name, values.shape[::-1], arch) and "norm" not in name and "conv" not in name
+    is_matrix = values.ndim >= 2 and "norm" not in name and "conv" not in name and not name.endswith(".bias")
     if qtype is gguf.GGMLQuantizationType.F16 and is_matrix:
         writer.add_tensor(name, values.astype(np.float16))
     elif is_matrix and qtype is not gguf.GGMLQuantizationType.F32 and _fits(values, qtype):
