@@ -8,14 +8,13 @@ from typing import Any
 from llmgen.backends.cpu.binding import Binding, BoundMatrix
 from llmgen.backends.cpu.expert_recorder import ExpertRecorder, Part, Routing
 from llmgen.backends.cpu.kernels.arguments import Binary, Panel
-from llmgen.backends.cpu.kernels.kv import SCORE_BYTES, most_tokens
+from llmgen.backends.cpu.kernels.kv import prompt_scratch
 from llmgen.backends.cpu.kernels.layout import (
     PANEL_ROWS,
     STEP_BYTES,
     TILE_BLOCK,
     TILE_TOKENS,
     panel_scratch,
-    row_state_bytes,
 )
 from llmgen.backends.cpu.ngram_recorder import NGramRecorder
 from llmgen.backends.cpu.partitions import TOKENS, share
@@ -164,9 +163,8 @@ class PrefillRecorder(ExpertRecorder, StretchRecorder, SparseRecorder, StreamRec
     def _attended(self, q: Value, state: PlacedKV, n_heads: int, scores: dict[str, Any]) -> Value:
         out = self.value(n_heads * state.value_dim, private=False, partition=("attended", state.key_offset))
         group = n_heads // state.n_heads
-        row = 4 * state.key_dim + row_state_bytes(state.value_dim)
-        nbytes = SCORE_BYTES + most_tokens(group) * group * row + 64
-        self._attend("tiles", q, state, group, scores, out, self.scratch(nbytes))
+        scratch = self.scratch(prompt_scratch(group, state.key_dim, state.value_dim))
+        self._attend("tiles", q, state, group, scores, out, scratch)
         return out
 
     def _expert_product(self, x: Value, w: Experts, routing: Routing) -> Value:

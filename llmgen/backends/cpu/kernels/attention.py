@@ -4,8 +4,10 @@ Rows (attention_rows.py) of one key/value head, which are a group of query heads
 tile of tokens in a prompt, share the keys they read.  The blocks are fixed, so the result
 depends neither on the threads nor on how a prompt is cut into runs.
 
-Scratch: SCORE_BYTES for the scores of SCORE_ROWS rows; behind them the queries of a unit,
-f32 [tokens][group][key_dim], and the states of these rows, for generated tokens twice: of a block, and merged.
+A prompt meets a block many times, so it is expanded to float32 once for all rows of a unit.
+
+Scratch: SCORE_BYTES for scores; for a prompt a block of keys and values as float32; behind them the queries of a
+unit, f32 [tokens][group][key_dim], and the states of these rows, for generated tokens twice: of a block, and merged.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ from llmgen.backends.cpu.kernels.abi import (
 from llmgen.backends.cpu.kernels.arguments import Attend, Combine, places
 from llmgen.backends.cpu.kernels.attention_rows import (
     clear_rows,
-    first_seen,
     merge_row,
     over_block_of,
     state_size,
+    width_of,
     write_row,
 )
 from llmgen.backends.cpu.kernels.decode_plan import (
@@ -43,6 +45,7 @@ from llmgen.backends.cpu.kernels.decode_plan import (
 )
 from llmgen.backends.cpu.kernels.kv import (
     SCORE_BYTES,
+    TABLE,
     KVKind,
     key_group_bytes,
     kinds_of,
@@ -50,9 +53,11 @@ from llmgen.backends.cpu.kernels.kv import (
     value_block_bytes,
 )
 from llmgen.backends.cpu.kernels.kv.asking import NOTHING, upcoming
+from llmgen.backends.cpu.kernels.kv.decode import keys_as_floats, values_as_floats
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, TILE_TOKENS
 from llmgen.backends.cpu.kernels.pointwise import copy_floats
 from llmgen.backends.cpu.kernels.simd import load_i64, store_i64
+from llmgen.backends.cpu.kernels.softmax import first_seen
 
 at, combine_at = places(Attend), places(Combine)
 group_bytes_of, block_bytes_of = inline(key_group_bytes), inline(value_block_bytes)
@@ -195,7 +200,11 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
             block = first_block(last_seen(args, t), arg(args, at.window))
         return keys_values(args, load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t), h, block)
 
-    over_block = over_block_of(keys, values, role == "blocks")
+    if role == "tiles":
+        floats_of_keys, floats_of_values = keys_as_floats(keys), values_as_floats(values)
+        over_block = over_block_of(TABLE["f32"], TABLE["f32"], False, many=True)
+    else:
+        over_block = over_block_of(keys, values, True)
 
     @inline
     def attend(args, where, block, low, high, n, q, scores, state, window):  # type: ignore[no-untyped-def]
@@ -319,25 +328,37 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
             t += count
 
     @inline
+    def float_block(args, base, h, block, n_keys):  # type: ignore[no-untyped-def]
+        """Where the keys and the first n_keys values of a block of kv head h lie as float32."""
+        k, v = keys_values(args, base, h, block)
+        key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
+        room = arg(args, at.scratch) + SCORE_BYTES
+        k = floats_of_keys(k, room, key_dim)
+        return k, floats_of_values(v, room + 4 * KEY_BLOCK * key_dim, n_keys, width_of(value_dim))
+
+    @inline
     def over_blocks(args, t0, count, h, queries, states):  # type: ignore[no-untyped-def]
-        """``count`` tokens of one sequence over the blocks they see: a block is read once for all tiles."""
-        group = arg(args, at.group)
-        row_bytes, state_bytes = (
-            4 * group * arg(args, at.key_dim),
-            group * state_size(arg(args, at.value_dim)),
-        )
-        window, scores = arg(args, at.window), arg(args, at.scratch)
+        """``count`` tokens of one sequence over the blocks they see, which are read once for all of them.
+
+        Where not all see a whole block, tiles that see nothing of it are left out.
+        """
+        group, window = arg(args, at.group), arg(args, at.window)
+        row_bytes = 4 * group * arg(args, at.key_dim)
+        state_bytes = group * state_size(arg(args, at.value_dim))
         base = load_i64(control_field(arg(args, at.control), CONTROL_SEQUENCES) + 8 * t0)
-        last_block = last_seen(args, t0 + count - 1) // KEY_BLOCK
-        for block in range(first_block(last_seen(args, t0), window), last_block + 1):
-            k, v = keys_values(args, base, h, block)
-            where = (k, v, NOTHING)
-            for t in range(0, count, TILE_TOKENS):
-                n = min(TILE_TOKENS, count - t)
+        begin, end = last_seen(args, t0), last_seen(args, t0 + count - 1)
+        for block in range(first_block(begin, window), end // KEY_BLOCK + 1):
+            start = block * KEY_BLOCK
+            k, v = float_block(args, base, h, block, min(end + 1 - start, KEY_BLOCK))
+            whole = begin + 1 - start >= KEY_BLOCK and first_seen(end, window) <= start
+            together = count if whole else TILE_TOKENS
+            for t in range(0, count, together):
+                n = min(together, count - t)
                 low, high = last_seen(args, t0 + t), last_seen(args, t0 + t + n - 1)
                 if first_block(low, window) <= block <= high // KEY_BLOCK:
                     q, state = queries + t * row_bytes, states + t * state_bytes
-                    attend(args, where, block, low, high, n * group, q, scores, state, window)
+                    scores = arg(args, at.scratch)
+                    attend(args, (k, v, NOTHING), block, low, high, n * group, q, scores, state, window)
 
     def attend_tiles(args: int, thread: int, n_threads: int) -> None:
         """Prompt tokens: a unit of work is a few tiles of eight tokens times one kv head, over all its blocks.
@@ -349,7 +370,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
         state_bytes = state_size(value_dim)
         n_tokens = control_field(control, CONTROL_TOKENS)
-        queries = arg(args, at.scratch) + SCORE_BYTES
+        queries = arg(args, at.scratch) + SCORE_BYTES + 4 * KEY_BLOCK * (key_dim + width_of(value_dim))
         most = unit_tokens(group)
         states = queries + most * group * key_dim * 4
         tokens = tokens_together(most, n_tokens, arg(args, at.n_kv), n_threads)

@@ -21,7 +21,6 @@ from llmgen.backends.cpu.kernels.abi import (
     step,
 )
 from llmgen.backends.cpu.kernels.arguments import places
-from llmgen.backends.cpu.kernels.attention_rows import keep_scores
 from llmgen.backends.cpu.kernels.indexer import choose_best
 from llmgen.backends.cpu.kernels.kv import TABLE, key_group_bytes
 from llmgen.backends.cpu.kernels.kv.decode import decode_keys_of
@@ -38,6 +37,7 @@ from llmgen.backends.cpu.kernels.simd import (
     store_f32,
     zero_f32x16,
 )
+from llmgen.backends.cpu.kernels.softmax import keep_scores
 from llmgen.backends.cpu.kernels.sparse_arguments import ChooseBlocks, ScoreBlocks
 
 at, choose_at = places(ScoreBlocks), places(ChooseBlocks)

@@ -31,10 +31,14 @@ one, two = _all(1.0), _all(2.0)
 # 88.8 makes the exponent field that of infinity
 # and e^-87.3 is a normal number: arithmetic with smaller ones takes a hundred times as long
 _exp_max, _exp_min = _all(88.8), _all(-87.3)
-_log2e, _ln2_high, _ln2_low = _all(1.44269504), _all(-0.693359375), _all(2.12194440e-4)
-# minimax polynomial of Cephes' expf for (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2
-_p0, _p1, _p2 = _all(1.9875691500e-4), _all(1.3981999507e-3), _all(8.3334519073e-3)
-_p3, _p4, _p5 = _all(4.1665795894e-2), _all(1.6666665459e-1), _all(5.0000001201e-1)
+LOG2E, LN2_HIGH, LN2_LOW = 1.44269504, -0.693359375, 2.12194440e-4
+EXP_TERMS = (
+    *(1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3),
+    *(4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
+)
+"""Minimax polynomial of Cephes' expf for (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2."""
+_log2e, _ln2_high, _ln2_low = _all(LOG2E), _all(LN2_HIGH), _all(LN2_LOW)
+_p0, _p1, _p2, _p3, _p4, _p5 = map(_all, EXP_TERMS)
 _gelu_outer, _gelu_inner = _all(0.7978845608028654), _all(0.044715)
 _zero, _half, _root_half, _quick = _all(0.0), _all(0.5), _all(0.7071067811865476), _all(-1.702)
 _seven, _minus_seven = _all(7.0), _all(-7.0)

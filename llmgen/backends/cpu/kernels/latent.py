@@ -30,13 +30,19 @@ from llmgen.backends.cpu.kernels.arguments import AttendLatent, places
 from llmgen.backends.cpu.kernels.attention import BLOCK_COST, first_block, same_cache
 from llmgen.backends.cpu.kernels.attention_rows import (
     clear_rows,
-    first_seen,
     over_block_of,
     state_size,
     width_of,
     write_row,
 )
-from llmgen.backends.cpu.kernels.kv import TABLE, KVKind, key_group_bytes, kinds_of, value_block_bytes
+from llmgen.backends.cpu.kernels.kv import (
+    SCORE_BYTES,
+    TABLE,
+    KVKind,
+    key_group_bytes,
+    kinds_of,
+    value_block_bytes,
+)
 from llmgen.backends.cpu.kernels.kv.asking import NOTHING
 from llmgen.backends.cpu.kernels.kv.decode import decode_keys_of, decode_values_of
 from llmgen.backends.cpu.kernels.layout import (
@@ -44,11 +50,11 @@ from llmgen.backends.cpu.kernels.layout import (
     KEY_GROUP,
     LATENT_HEADS,
     LATENT_TURNED,
-    SCORE_ROWS,
     TILE_TOKENS,
 )
 from llmgen.backends.cpu.kernels.pointwise import copy_floats
 from llmgen.backends.cpu.kernels.simd import load_f32, load_i8x32, load_i64, store_f32, store_i64
+from llmgen.backends.cpu.kernels.softmax import first_seen
 from llmgen.backends.cpu.kernels.transpose import store_transposed_64
 
 at = places(AttendLatent)
@@ -147,7 +153,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         width = width_of(arg(args, at.value_dim))
         key_dim = arg(args, at.value_dim) + arg(args, at.key_dim)
         scores = arg(args, at.scratch)
-        keys = scores + SCORE_ROWS * KEY_BLOCK * 4
+        keys = scores + SCORE_BYTES
         values = keys + 4 * (KEY_BLOCK * key_dim + LATENT_TURNED)
         return scores, keys, values, values + 4 * KEY_BLOCK * width, key_dim
 

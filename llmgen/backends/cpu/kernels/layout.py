@@ -71,7 +71,7 @@ def latent_scratch(position_dim: int, content_dim: int, prompt: int) -> int:
     """Bytes that a thread of latent attention needs, see latent.py; prompt: 1 for prompt tokens, 0 for generated."""
     width, key_dim = value_width(content_dim), content_dim + position_dim
     rows = LATENT_HEADS * (TILE_TOKENS if prompt else 1)
-    floats = SCORE_ROWS * KEY_BLOCK + KEY_BLOCK * (key_dim + width) + LATENT_TURNED + rows * key_dim
+    floats = 2 * SCORE_ROWS * KEY_BLOCK + KEY_BLOCK * (key_dim + width) + LATENT_TURNED + rows * key_dim
     return 4 * floats + (rows * row_state_bytes(content_dim) if prompt else 0) + 64
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from kernels.call import ControlBlock, aligned, step
 
 from llmgen.backends.cpu.kernels.decode_plan import blocks_scratch
-from llmgen.backends.cpu.kernels.kv import SCORE_BYTES, TABLE, attention_kernel, most_tokens
+from llmgen.backends.cpu.kernels.kv import TABLE, attention_kernel, prompt_scratch
 from llmgen.backends.cpu.kernels.layout import (
     FIELDS,
     KEY_BLOCK,
@@ -182,8 +182,6 @@ def prompt(
     """Prompt tokens at positions first, first + 1, ...: q [n, n_heads, key_dim] -> [n, n_heads, value_dim]."""
     n, n_heads, buffer = len(q), q.shape[1], queries(q)
     group = n_heads // cache.n_kv
-    rows = most_tokens(group) * group
-    state = ROW_STATE + 4 * width_of(cache.value_dim)
     width = n_heads * cache.value_dim
     out = aligned((n, width + 16), fill=-7.5)
     for thread in range(n_threads):
@@ -195,7 +193,7 @@ def prompt(
             **cache.common(buffer, window, cap, slopes, sinks, "positions" if causal else "run_ends"),
             out=out,
             out_stride=out.strides[0],
-            scratch=aligned(SCORE_BYTES + rows * (4 * cache.key_dim + state) + 64, np.uint8, 0xFF),
+            scratch=aligned(prompt_scratch(group, cache.key_dim, cache.value_dim), np.uint8, 0xFF),
             control=cache.control(range(first, first + n)),
         )
     assert np.all(out[:, width:] == -7.5)

@@ -25,7 +25,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, SCORE_ROWS, TILE_TOKENS
+from llmgen.backends.cpu.kernels.layout import (
+    KEY_BLOCK,
+    KEY_GROUP,
+    SCORE_ROWS,
+    TILE_TOKENS,
+    row_state_bytes,
+    value_width,
+)
 
 VECTOR = 16
 """Values that kernels take at once."""
@@ -41,6 +48,13 @@ UNIT_ROWS = 192
 def most_tokens(group: int) -> int:
     """Tokens of a prompt that are attended together, in whole tiles; group: query heads of a kv head."""
     return min(max(UNIT_ROWS // (group * TILE_TOKENS), 1), 8) * TILE_TOKENS
+
+
+def prompt_scratch(group: int, key_dim: int, value_dim: int) -> int:
+    """Bytes that a thread needs for the attention of a prompt: scores, a block as float32, queries and states."""
+    block = 4 * KEY_BLOCK * (key_dim + value_width(value_dim))
+    rows = most_tokens(group) * group
+    return SCORE_BYTES + block + rows * (4 * key_dim + row_state_bytes(value_dim)) + 64
 
 
 def key_group_bytes(dim: int, bits: int, block: int) -> int:

@@ -1,16 +1,16 @@
-"""Keys and values of a cache -> float32, for a kernel that uses a block several times (latent.py)."""
+"""Keys and values of a cache -> float32, for a kernel that uses a block several times: prompts, and latent.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from llmgen.backends.cpu.kernels.abi import inline
-from llmgen.backends.cpu.kernels.kv import SCALE_BYTES, VECTOR, KVKind, padded_codes
+from llmgen.backends.cpu.kernels.kv import SCALE_BYTES, VECTOR, KVKind, key_group_bytes, padded_codes
 from llmgen.backends.cpu.kernels.kv.loads import load_bytes, load_of, parts_of
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP
 from llmgen.backends.cpu.kernels.simd import half_to_f32x16, load_f16, load_i16x16, splat, store_f32x16
 
-row_bytes_of = inline(padded_codes)
+group_bytes_of, row_bytes_of = inline(key_group_bytes), inline(padded_codes)
 
 
 def decode_keys_of(kind: KVKind) -> Any:
@@ -70,3 +70,37 @@ def decode_values_of(kind: KVKind) -> Any:
                 store_f32x16(out + 64 * i, v)
 
     return decode if block else widen
+
+
+def keys_as_floats(kind: KVKind) -> Any:
+    """``keys(p, room, dim)``: where the keys of a block lie as f32 [groups][dim][16], in the cache or in room."""
+    decode, bits, block = decode_keys_of(kind), kind.bits, kind.block
+
+    @inline
+    def decoded(p, room, dim):  # type: ignore[no-untyped-def]
+        nbytes = group_bytes_of(dim, bits, block)
+        for g in range(KEY_BLOCK // KEY_GROUP):
+            decode(p + g * nbytes, room + 64 * g * dim, dim)
+        return room
+
+    @inline
+    def as_they_are(p, room, dim):  # type: ignore[no-untyped-def]
+        return p
+
+    return as_they_are if kind.key == "f32" else decoded
+
+
+def values_as_floats(kind: KVKind) -> Any:
+    """``values(p, room, n, width)``: where the first n values of a block lie as f32 [n][width]."""
+    decode = decode_values_of(kind)
+
+    @inline
+    def decoded(p, room, n, width):  # type: ignore[no-untyped-def]
+        decode(p, room, n, width)
+        return room
+
+    @inline
+    def as_they_are(p, room, n, width):  # type: ignore[no-untyped-def]
+        return p
+
+    return as_they_are if kind.key == "f32" else decoded

@@ -235,3 +235,24 @@ def put_scores(rows: int, groups: int, scaled: bool) -> Any:
         return types.void(tile, types.intp, types.intp, types.intp, types.int64), generate
 
     return function
+
+
+def add_sums(rows: int, n: int) -> Any:
+    """``add(acc, o, stride)``: the n vectors of each row are added to those at o, rows ``stride`` bytes apart."""
+    tile = types.UniTuple(f32x16, rows * n)
+
+    @intrinsic
+    def function(typing_context: Any, acc: Any, o: Any, stride: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            packed, address, step = args
+            for r in range(rows):
+                for i in range(n):
+                    here = pointer(b, offset(b, address, 64 * i))
+                    before = b.load(here, align=4, typ=f32x16.llvm)
+                    b.store(b.fadd(before, b.extract_value(packed, r * n + i)), here, align=4)
+                address = b.add(address, step)
+            return context.get_dummy_value()
+
+        return types.void(tile, types.intp, types.intp), generate
+
+    return function

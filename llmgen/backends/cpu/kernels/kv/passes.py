@@ -14,6 +14,7 @@ from llmgen.backends.cpu.kernels.dot import AVX512
 from llmgen.backends.cpu.kernels.kv import SCALE_BYTES, VECTOR, KVKind, key_group_bytes, padded_codes
 from llmgen.backends.cpu.kernels.kv.asking import LINE, ask
 from llmgen.backends.cpu.kernels.kv.loads import (
+    add_sums,
     key_step,
     load_bytes,
     parts_of,
@@ -40,7 +41,8 @@ def scores_of(kind: KVKind, rows: int, groups: int, asks: bool) -> Any:
     """
     bits, block, parts, nbytes = kind.bits, kind.block, parts_of(kind), load_bytes(kind)
     scales = KEY_GROUP * SCALE_BYTES if block else 0
-    line = max(LINE // nbytes, 1) * parts  # values of a key in a cache line
+    # how many values of a key are taken before the next line is asked for
+    line = max(LINE // nbytes, 1) * parts if asks else 1 << 40
     zero, put = zeros(rows * groups), put_scores(rows, groups, block > 0)
     step, last_step = key_step(kind, rows, groups, parts), key_step(kind, rows, groups, 1)
 
@@ -76,16 +78,6 @@ def scores_of(kind: KVKind, rows: int, groups: int, asks: bool) -> Any:
 
 
 @inline
-def add_values(acc, o, state_bytes, n):  # type: ignore[no-untyped-def]
-    """Add n vectors of each row to its weighted values at o, state_bytes apart."""
-    i = 0
-    for v in acc:
-        p = o + (i // n) * state_bytes + 64 * (i % n)
-        store_f32x16(p, load_f32x16(p) + v)
-        i += 1
-
-
-@inline
 def scale_weights(s, scales, n_groups, out):  # type: ignore[no-untyped-def]
     """out = a row's weights s times the scales of their positions."""
     for g in range(n_groups):
@@ -101,6 +93,7 @@ def _sums(kind: KVKind, rows: int, blocks: int, vectors: int, asks: bool) -> Any
     zero, step = zeros(rows * blocks * vectors), value_step(kind, rows, blocks, vectors)
     read = blocks * vectors * VECTOR * kind.bits // 8  # bytes at a position
     lines, positions = max(read // LINE, 1), max(LINE // read, 1)
+    add = add_sums(rows, blocks * vectors)
 
     @inline
     def sums(w, v, coming, done, row_bytes, block_bytes, o, state_bytes, first_key, n_keys):  # type: ignore[no-untyped-def]
@@ -110,7 +103,7 @@ def _sums(kind: KVKind, rows: int, blocks: int, vectors: int, asks: bool) -> Any
                 for n in range(lines):
                     ask(coming, done + j * read + n * LINE)
             acc = step(acc, w + 4 * j, v + j * row_bytes, block_bytes)
-        add_values(acc, o, state_bytes, blocks * vectors)
+        add(acc, o, state_bytes)
 
     return sums
 
