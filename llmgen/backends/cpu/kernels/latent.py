@@ -5,8 +5,8 @@ position part [position_dim].  So a block of the cache is decoded into the scrat
 heads, as float32 keys and values in the layout of kernels/kv, and goes through the same
 passes as that of any other layer (attention_rows.py).
 
-A query is its content part and its position part, one behind the other.  Scratch: scores of
-SCORE_ROWS rows, keys f32 [groups][key_dim][KEY_GROUP] and LATENT_TURNED floats, values f32 [KEY_BLOCK][width], queries
+A query is its content part and its position part, one behind the other.  Scratch: SCORE_BYTES for
+scores, keys f32 [groups][key_dim][KEY_GROUP] and LATENT_TURNED floats, values f32 [KEY_BLOCK][width], queries
 f32 [rows][key_dim] of a tile of tokens and LATENT_HEADS heads, and behind them the states of these rows.
 """
 
