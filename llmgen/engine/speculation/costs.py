@@ -128,7 +128,10 @@ class StepCosts:
     @property
     def guess_s(self) -> float:
         """Seconds of one guess of the draft, a run of one token."""
-        return self._guess.value or self._draft_share * self.of(1)
+        expected = self._draft_share * self.of(1)
+        if self._guess.known or not expected:
+            return self._guess.value
+        return min(self._guess.value or expected, expected)  # the first ones are slow
 
     def follow_s(self, prompt_token_s: float) -> float:
         """Seconds that the draft needs for a token of the text that it has not seen.
