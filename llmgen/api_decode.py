@@ -37,7 +37,12 @@ class KeptReadings:
         if not model.readings.adapts:
             return None
         config = kv_type if isinstance(kv_type, KVAutoConfig) else KVAutoConfig()
-        return cls(model, config.plan_file or default_file(), config.probe_interval)
+        path = config.plan_file or default_file()
+        if str(path).startswith(
+            "~"
+        ):  # no home is known, so that this would be a folder of that name right here
+            return None
+        return cls(model, path, config.probe_interval)
 
     def load(self) -> None:
         """Use what was measured before, as long as it holds."""

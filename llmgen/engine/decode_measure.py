@@ -8,7 +8,7 @@ from llmgen.engine.interfaces import ModelLike
 from llmgen.model.decode_config import DecodePlan, Measured
 from llmgen.model.runs import Part
 
-_MOST_STEPS = 120
+_MOST_STEPS = 100
 """On a busy machine steps with fewer threads do not count, and there may be no others."""
 
 

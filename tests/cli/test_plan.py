@@ -9,6 +9,9 @@ import pytest
 
 import tiny
 from archs import build_arch
+from llmgen.api_decode import PlannedReading
+from llmgen.cli.plan import _print_readings
+from llmgen.model.decode_config import Measured, Reading
 from program import llmgen, refused
 
 CONTEXT = ("-c", "128", "-t", "1")
@@ -33,21 +36,17 @@ def test_a_plan_as_json_and_as_a_table(model: str, tmp_path: Path) -> None:
     measured = [entry for entry in plan["candidates"] if entry["quality"]]
     assert [entry["kinds"] for entry in measured] == fitting
     assert all(entry["quality"]["tokens"] == 68 for entry in measured)
-    first, *others = plan["decode"]
-    assert (first["above"], first["up_to"], first["measured"]) == (0, 512, True)
-    assert [(one["above"], one["measured"]) for one in others] == [(512, False), (2048, False)]
-    assert list(first["seconds"]) == ["1", "2", "4", "8"]
+    assert [(one["above"], one["up_to"]) for one in plan["decode"]] == [(0, 512), (512, 2048), (2048, None)]
+    assert not any(one["measured"] for one in plan["decode"][1:])  # the context does not reach them
     table = llmgen("plan", model, *CONTEXT, *SMALL, *kept)
     assert "measuring" in done.stderr
     assert "measuring" not in table.stderr  # the plan was kept
     lines = table.stdout.splitlines()
     assert lines[0].split()[:3] == ["KV", "cache", "a"]
     assert sum("too large" in line for line in lines) == 5
-    assert sum("chosen" in line for line in lines[:-3]) == 1
-    assert lines[-4] == f"{plan['chosen']} for 128 tokens (at most 8.0 kB): {plan['reason']}"
-    assert lines[-2].split()[:3] == ["context", "1", "stream,"]
-    assert lines[-1].startswith("up to 512 ")
-    assert lines[-1].endswith(f"{first['streams']} chosen")
+    [end] = [i for i, line in enumerate(lines) if line.startswith(f"{plan['chosen']} for 128 tokens")]
+    assert lines[end] == f"{plan['chosen']} for 128 tokens (at most 8.0 kB): {plan['reason']}"
+    assert sum("chosen" in line for line in lines[:end]) == 1
     again = llmgen("plan", model, *CONTEXT, *SMALL, *kept, "--again")
     assert "measuring" in again.stderr
 
@@ -58,6 +57,14 @@ def test_a_model_without_keys_has_nothing_to_plan(tmp_path: Path) -> None:
     assert done.stdout == "this model keeps no keys and values, so there is nothing to plan\n"
     assert done.stderr == ""
     assert not kept.exists()
+
+
+def test_readings_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    found = Measured(Reading(streams=2), {1: 0.004, 2: 0.003, 4: 0.0035, 8: 0.0041})
+    _print_readings([PlannedReading(0, 512, None), PlannedReading(512, None, found)])
+    _, head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == "context 1 stream, ms 2 streams, ms 4 streams, ms 8 streams, ms".split()
+    assert row.split() == "over 512 4.00 3.00 3.50 4.10 2 chosen".split()
 
 
 def test_run_takes_the_plan(model: str, tmp_path: Path) -> None:

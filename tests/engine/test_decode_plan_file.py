@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import pytest
 
 import tiny
 from llmgen import LLM, SamplingParams
+from llmgen.api_decode import PlannedReading, planned_readings
+from llmgen.backends.cpu import readings
 from llmgen.engine.decode_plan_file import decode_key, keep_readings, kept_readings
 from llmgen.engine.kv_plan import Candidate, Plan
 from llmgen.engine.kv_plan_file import default_file, keep, kept
-from llmgen.model.decode_config import BUCKETS, Measured, Reading
+from llmgen.gguf import GGUFFile
+from llmgen.model.decode_config import BUCKETS, DecodeConfig, Measured, Reading
 from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
 
 FOUND = {0: Measured(Reading(8, 4), {1: 0.25, 4: 0.125}), 2: Measured(Reading(8, 1), {1: 0.5})}
@@ -78,7 +82,19 @@ def test_the_key_says_everything_that_counts() -> None:
     assert len({decode_key(*each) for each in parts}) == len(parts)
 
 
+def test_without_a_home_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "_SPREAD", math.inf)
+    monkeypatch.setenv("LLMGEN_STATE", "~/state")
+    monkeypatch.chdir(tmp_path)
+    path = tiny.write(tmp_path / "tiny.gguf")
+    with LLM(path, n_ctx=128, n_threads=1) as llm:
+        llm.generate("ab", SamplingParams(max_tokens=60, temp=0, ignore_eos=True))
+        assert llm.model.readings.news
+    assert [file.name for file in tmp_path.iterdir()] == ["tiny.gguf"]
+
+
 def test_an_answer_is_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "_SPREAD", math.inf)  # on a busy machine, too
     monkeypatch.setenv("LLMGEN_STATE", str(tmp_path / "state"))
     path, params = tiny.write(tmp_path / "tiny.gguf"), SamplingParams(max_tokens=60, temp=0, ignore_eos=True)
     with LLM(path, n_ctx=128, n_threads=1) as llm:
@@ -90,6 +106,13 @@ def test_an_answer_is_the_measurement(tmp_path: Path, monkeypatch: pytest.Monkey
         assert again.model.readings.measured == measured
         assert again.generate("ab", params).text == text
         assert not again.model.readings.news
+    with GGUFFile.open(path) as file:
+        plan = Plan(
+            128, None, (Candidate(KVCacheConfig(), 10, 1000, True),), KVCacheConfig(), "because", True
+        )
+        first, *others = planned_readings(file, plan, KVAutoConfig(), DecodeConfig(), 1)
+    assert first == PlannedReading(0, 512, measured[0])
+    assert others == [PlannedReading(512, 2048, None), PlannedReading(2048, None, None)]
     with LLM(path, n_ctx=128, n_threads=1, decode_plan="none") as plain:
         assert plain.generate("ab", params).text == text
         assert not plain.model.readings.measured

@@ -4,7 +4,8 @@ No way changes a bit, so an answer's own steps are the measurement: in the first
 bucket, the ways take turns, and then the fastest is kept.  That costs no run beside the answer, leaves
 no trace in it, and measures what counts, with the weights, the memory and the threads of this moment.  Another
 program that takes the processor for a while slows the ways down in turn, too; so a way replaces the one in use only
-if its best step is clearly faster, and most of its steps are.
+if its best step is clearly faster, and most of its steps are.  Where half of a way's steps are not about as fast as
+its best one, the machine is too busy to tell: all begin anew, and after a few attempts nothing is changed.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ ROUNDS = 6
 """Steps of each way."""
 _WARMING = 2  # steps before them, which pay for what comes into the caches
 _GAIN = 0.98  # of the best step's time with the way in use: what a better one has to stay below
+_SPREAD = 1.1  # of a way's best step: what half of its steps have to stay below
+_ATTEMPTS = 3
 
 
 @dataclass
 class _Trial:
     """A bucket whose ways are being timed."""
 
+    attempt: int = 1
     warmed: int = 0
     seconds: dict[int, list[float]] = field(default_factory=lambda: {streams: [] for streams in STREAMS})
 
@@ -40,6 +44,11 @@ class _Trial:
     @property
     def done(self) -> bool:
         return all(len(taken) == ROUNDS for taken in self.seconds.values())
+
+    @property
+    def steady(self) -> bool:
+        """Whether the times say something."""
+        return all(sorted(taken)[ROUNDS // 2 - 1] <= _SPREAD * min(taken) for taken in self.seconds.values())
 
     def best(self, used: int) -> int:
         """The streams to use, where those in use are ``used``."""
@@ -97,7 +106,13 @@ class Readings:
             return
         trial.add(reading.streams, seconds)
         if trial.done:
-            used = self._readings[bucket]
-            best = replace(used, streams=trial.best(used.streams))
-            self._use(bucket, Measured(best, {s: min(taken) for s, taken in trial.seconds.items()}))
-            self.news = True
+            self._decide(bucket, trial)
+
+    def _decide(self, bucket: int, trial: _Trial) -> None:
+        if not trial.steady:
+            self._trials[bucket] = _Trial(trial.attempt + 1) if trial.attempt < _ATTEMPTS else None
+            return
+        used = self._readings[bucket]
+        best = replace(used, streams=trial.best(used.streams))
+        self._use(bucket, Measured(best, {s: min(taken) for s, taken in trial.seconds.items()}))
+        self.news = True

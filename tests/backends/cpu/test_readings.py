@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -47,7 +48,7 @@ def test_the_fastest_is_kept(fastest: int) -> None:
 def test_a_little_faster_or_seldom_faster_is_not_enough() -> None:
     little, seldom = Readings(PLAN, 2), Readings(PLAN, 2)
     run(little, ENOUGH, lambda streams, _: 0.99 if streams == 8 else 1.0)
-    run(seldom, ENOUGH, lambda streams, number: 0.5 if streams == 8 and number < 12 else 1.0)
+    run(seldom, 2 * ENOUGH, lambda streams, number: 0.5 if streams == 8 and number < 12 else 1.0)
     assert little.measured[2].reading == seldom.measured[2].reading == RULE
 
 
@@ -59,6 +60,14 @@ def test_another_program_for_a_while_decides_nothing() -> None:
         lambda streams, number: (3.0 if 5 <= number < 15 else 1.0) * (0.9 if streams == 2 else 1.0),
     )
     assert readings.measured[2].reading.streams == 2
+
+
+def test_a_busy_machine_decides_nothing() -> None:
+    noise = random.Random(3)
+    readings = Readings(PLAN, 2)
+    used = run(readings, 5 * ENOUGH, lambda streams, _: noise.choice((0.1, 1.0, 1.0, 1.3, 2.0)))
+    assert not readings.measured
+    assert used[3 * ENOUGH :] == [RULE.streams] * 2 * ENOUGH
 
 
 def test_steps_with_fewer_threads_and_of_several_tokens_say_nothing() -> None:
