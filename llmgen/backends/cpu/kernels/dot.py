@@ -70,8 +70,7 @@ def _pairs_to_i16(b: Any, u: Any, s: Any) -> Any:
     n = u.type.count
     if LEVEL == "avx2":
         return call_intrinsic(b, "llvm.x86.avx2.pmadd.ub.sw", _vector(16, n // 2), [u, s])
-    products = b.mul(b.zext(u, _vector(16, n)), b.sext(s, _vector(16, n)))
-    return b.add(permute(b, products, range(0, n, 2)), permute(b, products, range(1, n, 2)))
+    return _neighbours(b, b.mul(b.zext(u, _vector(16, n)), b.sext(s, _vector(16, n))))
 
 
 def _pairs_to_i32(b: Any, v: Any) -> Any:
@@ -79,8 +78,7 @@ def _pairs_to_i32(b: Any, v: Any) -> Any:
     n = v.type.count
     if LEVEL == "avx2":
         return call_intrinsic(b, "llvm.x86.avx2.pmadd.wd", _vector(32, n // 2), [v, _constant(16, n, 1)])
-    wide = b.sext(v, _vector(32, n))
-    return b.add(permute(b, wide, range(0, n, 2)), permute(b, wide, range(1, n, 2)))
+    return _neighbours(b, b.sext(v, _vector(32, n)))
 
 
 def _accumulate(b: Any, acc: Any, u: Any, s: Any) -> Any:
@@ -229,10 +227,18 @@ def emit_short_sum(b: Any, pairs: list[tuple[Any, Any]]) -> Any:
         if LEVEL == "avx2":
             products = call_intrinsic(b, "llvm.x86.avx2.pmadd.wd", out, [w, x])
         else:
-            wide = b.mul(b.sext(w, _vector(32, n)), b.sext(x, _vector(32, n)))
-            products = b.add(permute(b, wide, range(0, n, 2)), permute(b, wide, range(1, n, 2)))
+            products = b.mul(b.sext(w, _vector(32, n)), b.sext(x, _vector(32, n)))
+            if not ARM:
+                products = _neighbours(b, products)
         acc = b.add(acc, products) if acc else products
-    return acc
+    # smlal adds to what it multiplies: neighbours are added up once, at the end
+    return _neighbours(b, acc) if ARM else acc
+
+
+def _neighbours(b: Any, v: Any) -> Any:
+    """Neighbours added."""
+    n = v.type.count
+    return b.add(permute(b, v, range(0, n, 2)), permute(b, v, range(1, n, 2)))
 
 
 # ---- a panel: 16 rows times TOKENS tokens ----------------------------------------------

@@ -44,7 +44,10 @@ class Cache:
     def control(self, positions: Any) -> ControlBlock:
         n = len(positions)
         ends = [positions[-1]] * n
-        return ControlBlock(n, positions=positions, run_ends=ends, sequences=[self.base] * n)
+        sequences = [self.base] * n
+        return ControlBlock(
+            n, positions=positions, run_ends=ends, sequences=sequences, memories=[self.memory]
+        )
 
     def store(
         self, k: np.ndarray, v: np.ndarray, positions: Any, n_threads: int = 0, level: str | None = None

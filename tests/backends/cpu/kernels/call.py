@@ -11,6 +11,7 @@ import importlib
 import mmap
 import pkgutil
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -93,7 +94,10 @@ class ControlBlock:
         together: int = MAX_COLUMNS,
         local: int = 0,
         streams: int = 1,
+        memories: Sequence[np.ndarray] = (),
     ) -> None:
+        """memories: those that the addresses in ``sequences`` belong to, for an emulator."""
+        self.memories = memories
         arrays = {"ids": ids, "positions": positions, "sequences": sequences, "output_rows": outputs}
         arrays["run_ends"] = run_ends
         self.arrays = {k: np.array(v, dtype=np.int64) for k, v in arrays.items() if v is not None}

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,12 @@ class _Memory:
                 array.reshape(-1)[:] = found
 
 
+def _within(memory: _Memory, arrays: Sequence[np.ndarray], address: int) -> int:
+    """The offset of an address in one of the arrays."""
+    array = next(a for a in arrays if 0 <= address - a.ctypes.data < a.nbytes)
+    return memory.place(array) + int(address) - array.ctypes.data
+
+
 def run(kernel: str, level: str, thread: int, n_threads: int, arguments: list[Any], bits: Any) -> None:
     """Run a step; ``arguments`` as ``call.step`` has them, ``bits`` makes numbers of those that are no arrays."""
     memory = _Memory()
@@ -117,6 +124,9 @@ def run(kernel: str, level: str, thread: int, n_threads: int, arguments: list[An
         elif hasattr(value, "fields"):  # a control block
             fields = value.fields.copy()
             for name, array in value.arrays.items():
+                if name == "sequences" and value.memories:
+                    array = np.array([_within(memory, value.memories, address) for address in array])
+                    pointers += [(array, i) for i in range(len(array))]
                 fields[FIELDS[name]] = memory.place(array)
                 pointers.append((fields, FIELDS[name]))
             table[i] = memory.place(fields)

@@ -10,6 +10,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from kernels import emulated
+from kernels.caches import Cache, prompt
 from kernels.call import TABLE
 from kernels.matrices import activations, embed, matvec, panel, random_matrix, scale_bytes, sizes
 
@@ -17,8 +18,8 @@ from llmgen.backends.cpu.runtime import cpu
 
 EVERY_WAY = ("q4_0", "q8_0", "q6_k", "iq4_nl")
 """Unsigned and signed, by blocks, halves and superblocks, rows in lanes and one by one, with a table."""
-PANELS = ("q4_0", "q8_0", "q6_k")
-"""What differs at level i8mm: of blocks with offsets, without, and of halves."""
+PANELS = ("q4_0", "q4_1", "q6_k")
+"""What differs at level i8mm: of blocks without offsets, with them, and of halves."""
 if os.environ.get("LLMGEN_TEST_EVERY_TYPE"):
     EVERY_WAY = tuple(TABLE)
     PANELS = tuple(key for key in TABLE if not TABLE[key].is_float)
@@ -37,6 +38,13 @@ SDOT = 0x4E809400, 0xFFE0FC00  # SDOT (vector)
 SDOT_BY_ELEMENT = 0x4F80E000, 0xFFC0F400
 SMMLA = 0x4E80A400, 0xFFE0FC00
 FMLA = 0x4E20CC00, 0xFFE0FC00  # FMLA (vector), Vd.4S, Vn.4S, Vm.4S
+
+
+def dot_products(code: bytes) -> int:
+    return instructions(code, *SDOT) + instructions(code, *SDOT_BY_ELEMENT)
+
+
+ATTENTION = ["attention:tiles_f16_f16", "attention:tiles_nf4_nf4"]
 BY_MATRICES = ["activations:tiles", *(TABLE[key].panel for key in PANELS), "quants.matvec:q4_0"]
 
 
@@ -44,15 +52,15 @@ BY_MATRICES = ["activations:tiles", *(TABLE[key].panel for key in PANELS), "quan
 def codes() -> dict[str, bytes]:
     kernels = [TABLE[key] for key in EVERY_WAY]
     names = [name for kind in kernels for name in (kind.matvec, kind.panel)]
-    return emulated.compiled([*names, "activations:tiles", "quants.matvec:f16", "attention:tiles_f16_f16"])
+    return emulated.compiled([*names, "activations:tiles", "quants.matvec:f16", *ATTENTION])
 
 
 @pytest.mark.parametrize("key", INTEGERS)
 def test_the_dot_products_are_sdot(key: str, codes: dict[str, bytes]) -> None:
-    for name, kind in ((TABLE[key].matvec, SDOT), (TABLE[key].panel, SDOT_BY_ELEMENT)):
+    for name in (TABLE[key].matvec, TABLE[key].panel):
         assert codes[name].startswith(b"\x7fELF")
         assert codes[name][18] == 183  # EM_AARCH64
-        assert instructions(codes[name], *kind) >= 8, name
+        assert dot_products(codes[name]) >= 8, name
         assert instructions(codes[name], *SMMLA) == 0, name
 
 
@@ -61,15 +69,15 @@ def test_prompts_with_products_of_matrices() -> None:
     for name in (TABLE[key].panel for key in PANELS):
         # two halves of the rows, 32 weights of eight rows and four tokens
         assert instructions(codes[name], *SMMLA) >= 2 * 32, name
-        assert instructions(codes[name], *SDOT_BY_ELEMENT) == 0, name
+        assert dot_products(codes[name]) == 0, name
     assert instructions(codes["quants.matvec:q4_0"], *SMMLA) == 0
-    assert instructions(codes["quants.matvec:q4_0"], *SDOT) >= 8
+    assert dot_products(codes["quants.matvec:q4_0"]) >= 8
 
 
 def test_wide_activations_and_floats(codes: dict[str, bytes]) -> None:
     """Signed 8-bit weights meet 16-bit activations when a token is generated; prompts have 8 bits."""
-    assert instructions(codes["quants.panel:q8_0"], *SDOT_BY_ELEMENT) >= 8
-    assert instructions(codes["quants.matvec:q8_0"], *SDOT) == 0
+    assert dot_products(codes["quants.panel:q8_0"]) >= 8
+    assert dot_products(codes["quants.matvec:q8_0"]) == 0
     for name in ("quants.matvec:f16", "attention:tiles_f16_f16"):
         assert instructions(codes[name], *FMLA) >= 8, name
 
@@ -181,5 +189,16 @@ def test_the_same_integers_at_the_limits(key: str) -> None:
         blocks[:, :, np.delete(np.arange(blocks.shape[2]), scale_bytes(key))] = byte
         np.testing.assert_array_equal(matvec(m, x, level="neon"), matvec(m, x))
         expected = panel(m, x)
-        for level in emulated.LEVELS:
+        for level in ("neon", "i8mm") if key in PANELS else ("neon",):
             np.testing.assert_array_equal(panel(m, x, level=level), expected)
+
+
+@emulator
+@pytest.mark.parametrize("kind", ["f16", "nf4"])
+def test_attention_with_the_same_bits(kind: str) -> None:
+    """Nine tokens of seven heads, so that passes of all sizes take part."""
+    rng = np.random.default_rng(4)
+    k, v = (rng.normal(0, 1, (69, 1, 40)).astype(np.float32) for _ in range(2))
+    cache, q = Cache(1, 40, 40, 2, kind), rng.normal(0, 1, (9, 7, 40)).astype(np.float32)
+    cache.store(k, v, range(69))
+    np.testing.assert_array_equal(prompt(cache, q, 60, level="neon"), prompt(cache, q, 60))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
@@ -28,6 +29,7 @@ from llmgen.backends.cpu.kernels.simd import (
     pointer,
     splat_value,
 )
+from llmgen.backends.cpu.runtime.cpu import target
 
 NF4 = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
@@ -46,6 +48,8 @@ def _looked_up(b: Any, codes: Any, table: Sequence[float]) -> Any:
         return call_intrinsic(b, "llvm.x86.avx512.permvar.sf.512", f32x16.llvm, [numbers, codes])
     if LEVEL in ("avx2", "avxvnni"):
         return _from_halves(b, codes, table)
+    if target().is_arm:
+        return _by_bytes(b, codes, table)
     chosen: list[Any] = [ir.Constant(f32x16.llvm, [number] * 16) for number in table]
     for bit in range(4):  # of each pair of candidates the one that the bit says
         odd = _bit(b, codes, bit)
@@ -65,6 +69,20 @@ def _from_halves(b: Any, codes: Any, table: Sequence[float]) -> Any:
         )
         parts.append(b.select(_bit(b, here, 3), high, low))
     return permute(b, parts[0], range(16), parts[1])
+
+
+def _by_bytes(b: Any, codes: Any, table: Sequence[float]) -> Any:
+    """The same with Arm's look-up of bytes in a table of 64, four for each number."""
+    register, data = ir.VectorType(ir.IntType(8), 16), np.array(table, "<f4").view(np.int8)
+    numbers = [ir.Constant(register, data[at : at + 16].tolist()) for at in range(0, 64, 16)]
+    code, spread, order = (ir.Constant(codes.type, [v] * 16) for v in (15, 0x04040404, 0x03020100))
+    places = b.bitcast(b.add(b.mul(b.and_(codes, code), spread), order), ir.VectorType(ir.IntType(8), 64))
+    parts = []
+    for at in range(0, 64, 16):
+        here = permute(b, places, range(at, at + 16))
+        parts.append(call_intrinsic(b, "llvm.aarch64.neon.tbl4.v16i8", register, [*numbers, here]))
+    pairs = [permute(b, v, range(32), u) for v, u in zip(parts[::2], parts[1::2], strict=True)]
+    return b.bitcast(permute(b, pairs[0], range(64), pairs[1]), f32x16.llvm)
 
 
 def _bit(b: Any, codes: Any, bit: int) -> Any:

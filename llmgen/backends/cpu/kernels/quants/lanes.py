@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from llmgen.backends.cpu.kernels.dot import NATIVE, WIDTH, emit_short_sum, emit_sum, unsigned
+from llmgen.backends.cpu.kernels.dot import ARM, NATIVE, WIDTH, emit_short_sum, emit_sum, unsigned
 from llmgen.backends.cpu.kernels.quants.block import Lanes
 from llmgen.backends.cpu.kernels.quants.vectors import emit_lookup
 from llmgen.backends.cpu.kernels.simd import (
@@ -298,6 +298,9 @@ def widened(b: Any, v: Any) -> list[Any]:
 
 def _spread(b: Any, x: Any, at: int, kind: Any) -> Any:
     """The four bytes at x + at in every lane."""
+    if ARM:  # whose sdot takes them from any lane of a register
+        words = b.load(pointer(b, offset(b, x, at // 16 * 16)), align=1, typ=ir.VectorType(I32, 4))
+        return b.bitcast(permute(b, words, [at % 16 // 4] * ROWS), kind)
     word = b.load(pointer(b, offset(b, x, at)), align=1, typ=I32)
     return b.bitcast(splat_value(b, word, ir.VectorType(I32, ROWS)), kind)
 
