@@ -45,13 +45,14 @@ def dot_products(code: bytes) -> int:
 
 
 ATTENTION = ["attention:tiles_f16_f16", "attention:tiles_nf4_nf4"]
-BY_MATRICES = ["activations:tiles", *(TABLE[key].panel for key in PANELS), "quants.matvec:q4_0"]
 
 
 @pytest.fixture(scope="module")
 def codes() -> dict[str, bytes]:
+    """All that is looked at or run here, from one compiling process."""
     kernels = [TABLE[key] for key in EVERY_WAY]
-    names = [name for kind in kernels for name in (kind.matvec, kind.panel)]
+    names = [name for kind in kernels for name in (kind.matvec, kind.panel, kind.embed)]
+    names += sorted({f"activations:{kind.activations}" for kind in kernels})
     return emulated.compiled([*names, "activations:tiles", "quants.matvec:f16", *ATTENTION])
 
 
@@ -64,8 +65,15 @@ def test_the_dot_products_are_sdot(key: str, codes: dict[str, bytes]) -> None:
         assert instructions(codes[name], *SMMLA) == 0, name
 
 
-def test_prompts_with_products_of_matrices() -> None:
-    codes = emulated.compiled(BY_MATRICES, "i8mm")
+@pytest.fixture(scope="module")
+def codes_by_matrices() -> dict[str, bytes]:
+    return emulated.compiled(
+        ["activations:tiles", *(TABLE[key].panel for key in PANELS), "quants.matvec:q4_0"], "i8mm"
+    )
+
+
+def test_prompts_with_products_of_matrices(codes_by_matrices: dict[str, bytes]) -> None:
+    codes = codes_by_matrices
     for name in (TABLE[key].panel for key in PANELS):
         # two halves of the rows, 32 weights of eight rows and four tokens
         assert instructions(codes[name], *SMMLA) >= 2 * 32, name
@@ -158,6 +166,7 @@ def test_the_system_is_asked(
 
 
 @emulator
+@pytest.mark.usefixtures("codes")
 @pytest.mark.parametrize("key", EVERY_WAY)
 def test_the_same_bits(key: str) -> None:
     rng = np.random.default_rng(1)
@@ -170,6 +179,7 @@ def test_the_same_bits(key: str) -> None:
 
 
 @emulator
+@pytest.mark.usefixtures("codes_by_matrices")
 @pytest.mark.parametrize("key", PANELS)
 def test_the_same_bits_with_matrices(key: str) -> None:
     rng = np.random.default_rng(3)
@@ -179,6 +189,7 @@ def test_the_same_bits_with_matrices(key: str) -> None:
 
 
 @emulator
+@pytest.mark.usefixtures("codes")
 @pytest.mark.parametrize("key", ["q4_0", "q8_0", "q6_k"])
 def test_the_same_integers_at_the_limits(key: str) -> None:
     m = random_matrix(key, 16, 2 * max(TABLE[key].block, 128), np.random.default_rng(2))
@@ -194,6 +205,7 @@ def test_the_same_integers_at_the_limits(key: str) -> None:
 
 
 @emulator
+@pytest.mark.usefixtures("codes")
 @pytest.mark.parametrize("kind", ["f16", "nf4"])
 def test_attention_with_the_same_bits(kind: str) -> None:
     """Nine tokens of seven heads, so that passes of all sizes take part."""
