@@ -43,7 +43,7 @@ from llmgen.errors import LLMGenError, shown
 from llmgen.files import replacing
 
 MAGIC = b"LLMGENKV"
-VERSION = 2
+VERSION = 3
 _START = struct.Struct("<8sII")
 _MOST_HEADER_BYTES = 1 << 20
 _DIGEST_BYTES = 32

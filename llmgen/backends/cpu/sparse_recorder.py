@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.cpu.kernels import sparse_arguments  # noqa: F401 - its tables
-from llmgen.backends.cpu.kernels.kv import SCORE_BYTES, attention_kernel
-from llmgen.backends.cpu.kernels.layout import KEY_GROUP, row_state_bytes
+from llmgen.backends.cpu.kernels.kv import attention_kernel, spans_scratch
+from llmgen.backends.cpu.kernels.layout import KEY_GROUP
 from llmgen.backends.cpu.plan import EVERYTHING, Value
 from llmgen.backends.cpu.recorder import Recorder
 from llmgen.backends.cpu.states import PlacedKV
@@ -47,7 +47,7 @@ class SparseRecorder(Recorder):
         partition = ("sparse", state.key_offset)
         out = self.value(n_heads * state.value_dim, private=False, partition=partition)
         group = n_heads // state.n_heads
-        scratch = self.scratch(SCORE_BYTES + group * row_state_bytes(state.value_dim))
+        scratch = self.scratch(spans_scratch(group, state.key_dim, state.value_dim))
         places: dict[str, Any] = self._cached(state)
         del places["window"], places["last"]
         self.emit(

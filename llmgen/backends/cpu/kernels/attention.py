@@ -7,7 +7,8 @@ depends neither on the threads nor on how a prompt is cut into runs.
 A prompt meets a block many times, so it is expanded to float32 once for all rows of a unit.
 
 Scratch: SCORE_BYTES for scores; for a prompt a block of keys and values as float32; behind them the queries of a
-unit, f32 [tokens][group][key_dim], and the states of these rows, for generated tokens twice: of a block, and merged.
+unit [tokens][group] as kv/queries.py leaves them, and the states of these rows, for
+generated tokens twice: of a block, and merged.
 """
 
 from __future__ import annotations
@@ -49,11 +50,14 @@ from llmgen.backends.cpu.kernels.kv import (
     KVKind,
     key_group_bytes,
     kinds_of,
+    line_bytes,
     most_tokens,
+    query_bytes,
     value_block_bytes,
 )
 from llmgen.backends.cpu.kernels.kv.asking import NOTHING, upcoming
 from llmgen.backends.cpu.kernels.kv.decode import keys_as_floats, values_as_floats
+from llmgen.backends.cpu.kernels.kv.queries import put_queries_of
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, TILE_TOKENS
 from llmgen.backends.cpu.kernels.pointwise import copy_floats
 from llmgen.backends.cpu.kernels.simd import load_i64, store_i64
@@ -73,7 +77,8 @@ BLOCK_COST = 8
 """What a key block costs beside its keys, in keys."""
 UNITS_PER_THREAD = 4
 """Units of a prompt for each thread, at least: then none waits long for the last."""
-unit_tokens, most_of = inline(most_tokens), inline(most_together)
+unit_tokens, most_of, query_bytes_of = inline(most_tokens), inline(most_together), inline(query_bytes)
+whole_lines = inline(line_bytes)
 
 
 @inline
@@ -203,8 +208,15 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
     if role == "tiles":
         floats_of_keys, floats_of_values = keys_as_floats(keys), values_as_floats(values)
         over_block = over_block_of(TABLE["f32"], TABLE["f32"], False, many=True)
+        put_queries, query_scales = put_queries_of(TABLE["f32"]), 0
     else:
         over_block = over_block_of(keys, values, True)
+        put_queries, query_scales = put_queries_of(keys), key_scales
+
+    @inline
+    def row_bytes_of(args):  # type: ignore[no-untyped-def]
+        """Bytes of a token's queries of one kv head."""
+        return arg(args, at.group) * query_bytes_of(arg(args, at.key_dim), query_scales)
 
     @inline
     def attend(args, where, block, low, high, n, q, scores, state, window):  # type: ignore[no-untyped-def]
@@ -245,7 +257,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         low, high = last_seen(args, t0 + begins), last_seen(args, t0 + ends - 1)
         together = n if keys_seen(low, start, window) == keys_seen(high, start, window) else 1
         for t in range(begins, ends, max(together, 1)):
-            q = queries + t * 4 * group * arg(args, at.key_dim)
+            q = queries + t * row_bytes_of(args)
             state = states + t * group * state_size(arg(args, at.value_dim))
             low, high = last_seen(args, t0 + t), last_seen(args, t0 + t + together - 1)
             attend(args, where, block, low, high, together * group, q, arg(args, at.scratch), state, window)
@@ -258,9 +270,9 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         """
         group, key_dim, value_dim = arg(args, at.group), arg(args, at.key_dim), arg(args, at.value_dim)
         window, local = arg(args, at.window), local_window(args)
-        row_bytes, state_bytes = 4 * group * key_dim, group * state_size(value_dim)
+        row_bytes, state_bytes = row_bytes_of(args), group * state_size(value_dim)
         queries = arg(args, at.scratch) + SCORE_BYTES
-        states = queries + count * row_bytes
+        states = queries + whole_lines(count * row_bytes)
         totals = states + count * state_bytes
         slopes, sinks = of_heads(args, at.slopes, h * group), of_heads(args, at.sinks, h * group)
         base = load_i64(control_field(arg(args, at.control), CONTROL_SEQUENCES) + 8 * t0)
@@ -275,8 +287,8 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
                 if not mine:
                     mine = True
                     for t in range(count):
-                        q = arg(args, at.q) + (t0 + t) * arg(args, at.q_stride) + h * row_bytes
-                        copy_floats(q, queries + t * row_bytes, group * key_dim)
+                        q = arg(args, at.q) + (t0 + t) * arg(args, at.q_stride) + 4 * h * group * key_dim
+                        put_queries(q, queries + t * row_bytes, group, key_dim)
                         store_i64(totals + t * state_bytes + MERGED, 0)
                 k, v = keys_values(args, base, h, block)
                 k_next, v_next = following(args, t0, count, h, after, last)
@@ -343,8 +355,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         Where not all see a whole block, tiles that see nothing of it are left out.
         """
         group, window = arg(args, at.group), arg(args, at.window)
-        row_bytes = 4 * group * arg(args, at.key_dim)
-        state_bytes = group * state_size(arg(args, at.value_dim))
+        row_bytes, state_bytes = row_bytes_of(args), group * state_size(arg(args, at.value_dim))
         base = load_i64(control_field(arg(args, at.control), CONTROL_SEQUENCES) + 8 * t0)
         begin, end = last_seen(args, t0), last_seen(args, t0 + count - 1)
         for block in range(first_block(begin, window), end // KEY_BLOCK + 1):
@@ -372,7 +383,8 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
         n_tokens = control_field(control, CONTROL_TOKENS)
         queries = arg(args, at.scratch) + SCORE_BYTES + 4 * KEY_BLOCK * (key_dim + width_of(value_dim))
         most = unit_tokens(group)
-        states = queries + most * group * key_dim * 4
+        row_bytes = row_bytes_of(args)
+        states = queries + whole_lines(most * row_bytes)
         tokens = tokens_together(most, n_tokens, arg(args, at.n_kv), n_threads)
         unit = 0
         for first in range(0, n_tokens, tokens):
@@ -386,7 +398,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
                     count = same_cache(control, t0, min(first + tokens, n_tokens))
                     for t in range(count):
                         q = arg(args, at.q) + (t0 + t) * arg(args, at.q_stride) + 4 * h * group * key_dim
-                        copy_floats(q, queries + 4 * t * group * key_dim, group * key_dim)
+                        put_queries(q, queries + t * row_bytes, group, key_dim)
                         position = last_seen(args, t0 + t)
                         clear_rows(
                             states + t * group * state_bytes, group, position, value_dim, slopes, sinks

@@ -26,7 +26,7 @@ import numpy as np
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.decode_plan import MERGED
 from llmgen.backends.cpu.kernels.dot import AVX512
-from llmgen.backends.cpu.kernels.kv import KVKind
+from llmgen.backends.cpu.kernels.kv import KVKind, query_bytes
 from llmgen.backends.cpu.kernels.kv.loads import parts_of
 from llmgen.backends.cpu.kernels.kv.passes import rows_of_values, scores_of, values_of
 from llmgen.backends.cpu.kernels.layout import (
@@ -54,6 +54,7 @@ assert ROWS <= SCORE_ROWS
 
 
 width_of, state_size = inline(value_width), inline(row_state_bytes)
+query_bytes_of = inline(query_bytes)
 
 
 def _passes(rows: int, groups: int, vectors: int, keys: KVKind, values: KVKind, asks: bool) -> Any:
@@ -65,6 +66,7 @@ def _passes(rows: int, groups: int, vectors: int, keys: KVKind, values: KVKind, 
     take_scores, softmax = scores_of(keys, rows, groups, asks), softmax_of(rows)
     add_values = values_of(values, together, max(vectors, parts_of(values)), asks)
     others = values_of(values, together, max(vectors, parts_of(values)), False)
+    scales = keys.block
     # scaled kinds use half of the room for scores themselves
     most = rows if keys.block or values.block else 2 * rows
 
@@ -84,7 +86,9 @@ def _passes(rows: int, groups: int, vectors: int, keys: KVKind, values: KVKind, 
             states = state + first * state_bytes
             for r in range(0, count, rows):
                 here = s + 4 * KEY_BLOCK * r
-                take_scores(q + 4 * (first + r) * key_dim, k, coming, here, n_groups, key_dim)
+                take_scores(
+                    q + (first + r) * query_bytes_of(key_dim, scales), k, coming, here, n_groups, key_dim
+                )
             for r in range(0, count, rows):
                 here, those = s + 4 * KEY_BLOCK * r, states + r * state_bytes
                 softmax(here, those, state_bytes, start, n_groups, window, width, cap)
@@ -111,17 +115,19 @@ def over_block_of(keys: KVKind, values: KVKind, asks: bool, many: bool = False) 
     def over_block(n, q, where, s, state, start, first_key, n_keys, key_dim, value_dim, window, cap):  # type: ignore[no-untyped-def]
         """n rows over one block, in as few passes as possible.
 
-        q: f32 [n][key_dim]; s: room for SCORE_BYTES; state: n row states.  The block begins at position ``start``;
-        keys from n_keys on are seen by no row, nor those before first_key.
-        where: the block's keys and values, as kernels/kv says, and the block that is read after it (kv/asking.py).
+        q: n queries, see kv/queries.py; s: room for SCORE_BYTES; state: n row states.  The block begins at position
+        ``start``; keys from n_keys on are seen by no row, nor those before first_key.
+        where: the block's keys and values, as kernels/kv says, and the block that is read after it
+        (kv/asking.py).
         """
         r = full(0, n, q, where, s, state, start, first_key, n_keys, key_dim, value_dim, window, cap)
         single(r, n, q, where, s, state, start, first_key, n_keys, key_dim, value_dim, window, cap)
 
     if many:
         return over_block
-    three = _passes(3, 2, 2, keys, values, asks)
-    two = _passes(2, 2, 2, keys, values, asks)
+    wide = 4 if AVX512 else 2  # groups and vectors at once: few rows leave registers for them
+    three = _passes(3, wide, wide, keys, values, asks)
+    two = _passes(2, wide, wide, keys, values, asks)
 
     @inline
     def over_few(n, q, where, s, state, start, first_key, n_keys, key_dim, value_dim, window, cap):  # type: ignore[no-untyped-def]

@@ -6,7 +6,7 @@ bit; a local window is another attention.  Nothing here imports numba: the plann
 
 from __future__ import annotations
 
-from llmgen.backends.cpu.kernels.kv import SCORE_BYTES
+from llmgen.backends.cpu.kernels.kv import SCORE_BYTES, line_bytes, most_query_bytes
 from llmgen.backends.cpu.kernels.layout import FIELDS, MAX_COLUMNS, row_state_bytes
 
 UNBOUNDED = 1 << 40
@@ -32,4 +32,4 @@ def most_together(group: int) -> int:
 def blocks_scratch(group: int, key_dim: int, value_dim: int) -> int:
     """Bytes that a thread needs: scores, queries, and two states of each row."""
     rows = most_together(group) * group
-    return SCORE_BYTES + rows * (4 * key_dim + 2 * row_state_bytes(value_dim))
+    return SCORE_BYTES + line_bytes(rows * most_query_bytes(key_dim)) + rows * 2 * row_state_bytes(value_dim)

@@ -31,6 +31,7 @@ from llmgen.backends.cpu.kernels.kv import (
     value_block_bytes,
 )
 from llmgen.backends.cpu.kernels.kv.asking import NOTHING
+from llmgen.backends.cpu.kernels.kv.queries import put_queries_of
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP
 from llmgen.backends.cpu.kernels.simd import load_i64, store_i64
 from llmgen.backends.cpu.kernels.sparse_arguments import AttendBlocks
@@ -41,7 +42,7 @@ group_bytes_of, block_bytes_of = inline(key_group_bytes), inline(value_block_byt
 
 def _make(keys: KVKind, values: KVKind) -> Any:
     key_bits, key_scales, value_bits, value_scales = keys.bits, keys.block, values.bits, values.block
-    over_block = over_block_of(keys, values, False)
+    over_block, put_queries = over_block_of(keys, values, False), put_queries_of(keys)
 
     @inline
     def over_span(args, base, h, first, last, q):  # type: ignore[no-untyped-def]
@@ -79,12 +80,15 @@ def _make(keys: KVKind, values: KVKind) -> Any:
         control, n_kv, group = arg(args, at.control), arg(args, at.n_kv), arg(args, at.group)
         value_dim, span = arg(args, at.value_dim), arg(args, at.block)
         states = arg(args, at.scratch) + SCORE_BYTES
+        queries = states + group * state_size(value_dim)
         begin, end = share(control_field(control, CONTROL_TOKENS) * n_kv, thread, n_threads)
         for unit in range(begin, end):
             t, h = unit // n_kv, unit % n_kv
             position = load_i64(control_field(control, CONTROL_POSITIONS) + 8 * t)
             base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t)
-            q = arg(args, at.q) + t * arg(args, at.q_stride) + 4 * h * group * arg(args, at.key_dim)
+            key_dim = arg(args, at.key_dim)
+            q = arg(args, at.q) + t * arg(args, at.q_stride) + 4 * h * group * key_dim
+            put_queries(q, queries, group, key_dim)
             sinks = arg(args, at.sinks) + 4 * h * group if arg(args, at.sinks) else 0
             clear_rows(states, group, position, value_dim, 0, sinks)
             chosen = arg(args, at.chosen) + t * arg(args, at.chosen_stride) + h * arg(args, at.head_stride)
@@ -96,7 +100,7 @@ def _make(keys: KVKind, values: KVKind) -> Any:
                 while i < n and load_i64(chosen + 8 + 8 * i) == last:
                     last += 1
                     i += 1
-                over_span(args, base, h, first * span, min(last * span, position + 1), q)
+                over_span(args, base, h, first * span, min(last * span, position + 1), queries)
             out = arg(args, at.out) + t * arg(args, at.out_stride) + 4 * h * group * value_dim
             for r in range(group):
                 write_row(states + r * state_size(value_dim), out + 4 * r * value_dim, value_dim)

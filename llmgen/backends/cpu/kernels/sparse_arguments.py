@@ -60,7 +60,7 @@ class AttendBlocks(NamedTuple):
     block: Any
     out: Any  # float32 [tokens][heads * value_dim]
     out_stride: Any
-    scratch: Any  # SCORE_BYTES and the states of ``group`` rows
+    scratch: Any  # SCORE_BYTES, the states and the queries of ``group`` rows
     control: Any
 
 

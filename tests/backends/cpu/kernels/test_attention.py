@@ -10,7 +10,7 @@ from kernels.call import ATTENTION, STORE, require
 from llmgen.backends.cpu.kernels.kv import TABLE
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.backends.numpy.functions import attention
-from naive.kv import kept
+from naive.kv import asked, kept
 
 HEAD_DIMS = (16, 40, 64, 80, 128, 256)
 POSITIONS = (1, 15, 16, 17, KEY_BLOCK - 1, KEY_BLOCK, KEY_BLOCK + 1, 255, 256, 257, 700)
@@ -44,6 +44,7 @@ def scenario(
     cache = Cache(n_kv, head_dim, value_dim, blocks or blocks_for(n), kind)
     cache.store(k, v, range(n))
     keys, values = cache.kinds
+    q = asked(q, keys).astype(np.float32)  # which stay what they are when they are asked again
     return cache, q, kept(k, keys), kept(v, values)
 
 

@@ -8,10 +8,10 @@ from kernels.caches import Cache
 from kernels.call import aligned, require, step
 
 from llmgen.backends.cpu.kernels import sparse_arguments  # noqa: F401 - its tables
-from llmgen.backends.cpu.kernels.kv import SCORE_BYTES
-from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, row_state_bytes
+from llmgen.backends.cpu.kernels.kv import spans_scratch
+from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP
 from llmgen.backends.numpy.functions import attention, best_blocks
-from naive.kv import kept
+from naive.kv import asked, kept
 
 N, HEADS = KEY_BLOCK + 37, 3
 POSITIONS = [0, 3, 16, KEY_BLOCK, N - 1]
@@ -97,12 +97,12 @@ def test_attention_to_chosen_blocks(block: int, kind: str) -> None:
             places |= {"key_dim": key_dim, "value_dim": value_dim, "n_kv": n_kv, "group": group}
             places |= {"q_stride": q.strides[0], "out_stride": out.strides[0]}
             places |= {"chosen_stride": chosen.strides[0], "head_stride": chosen.strides[1]}
-            scratch = aligned(SCORE_BYTES + group * row_state_bytes(value_dim), np.uint8)
+            scratch = aligned(spans_scratch(group, key_dim, value_dim), np.uint8)
             step(kernel, thread, n_threads, q=q, chosen=chosen, out=out, scratch=scratch, cap=0.0,
                  control=cache.control(POSITIONS), **places)  # fmt: skip
         results.append(out)
     for i, position in enumerate(POSITIONS):
-        query = q[i].reshape(1, n_kv * group, key_dim).astype(np.float64)
+        query = asked(q[i].reshape(1, n_kv * group, key_dim), kind)
         expected = attention(query, k, v, 1.0, n_past=position, chosen=[positions[i]])
         np.testing.assert_allclose(results[0][i], expected.reshape(-1), rtol=0, atol=1e-5)
     for other in results[1:]:

@@ -5,18 +5,19 @@ The scaled kinds cut it into blocks of neighbouring values, each with a scale d 
 
     q8_0  value = d * code          code -127 .. 127, d = max|x| / 127, 32 values a block
     q4_0  value = d * (code - 8)    code 0 .. 15, d = -(the value of largest magnitude) / 8, 32 values a block
-    nf4   value = d * NF4[code]     d = max|x|, 64 values a block (NF4: arXiv:2305.14314, appendix E)
+    nf4   value = d * NF4[code]     d = max|x|, 64 values a block (NF4: arXiv:2305.14314, appendix E, in 127ths)
 
 A head whose size is no multiple of the block ends with a shorter block, which has a scale of its own: a head
 of 80 with q8_0 has blocks of 32, 32 and 16.  Everything is stored per key block of KEY_BLOCK positions:
 
     keys    4 groups of 16 positions; a group, for a float kind:  [key_dim][16 positions]
-            for a scaled kind, block by block:  codes [values of the block][16 positions], f16 d [16 positions]
+            for a scaled kind, block by block:  codes [quads][16 positions][4], f16 d [16 positions]
     values  for a float kind:  [64 positions][value_dim, rounded up to 16]
             for a scaled kind, block by block:  codes [64 positions][bytes of a row's block], f16 d [64 positions]
 
-Codes of 4 bits lie in pairs in a byte, the first one below.  In keys, a pair is two neighbouring values of the
-head; in values, of each 32 the i-th and the (16 + i)-th.  A row's block of values is padded to 16 bytes.
+A quad is four neighbouring values of a head, as the integer dot products take them (kv/products.py).  Codes of 4
+bits lie in pairs in a byte, the first one below: in keys those of two neighbouring quads; in values, of each 32
+the i-th and the (16 + i)-th.  A row's block of values is padded to 16 bytes, a key's to whole quads or pairs of them.
 
 Nothing here imports numba: the planner reads the lines in every process.
 """
@@ -50,17 +51,24 @@ def most_tokens(group: int) -> int:
     return min(max(UNIT_ROWS // (group * TILE_TOKENS), 1), 8) * TILE_TOKENS
 
 
-def prompt_scratch(group: int, key_dim: int, value_dim: int) -> int:
-    """Bytes that a thread needs for the attention of a prompt: scores, a block as float32, queries and states."""
-    block = 4 * KEY_BLOCK * (key_dim + value_width(value_dim))
-    rows = most_tokens(group) * group
-    return SCORE_BYTES + block + rows * (4 * key_dim + row_state_bytes(value_dim)) + 64
+def line_bytes(n: int) -> int:
+    """n bytes as whole cache lines."""
+    return (n + 63) // 64 * 64
 
 
 def key_group_bytes(dim: int, bits: int, block: int) -> int:
     """Bytes of KEY_GROUP keys of ``dim`` values; bits: of a value; block: values under one scale, 0: no scales."""
-    scales = (dim + block - 1) // block if block else 0
-    return KEY_GROUP * ((dim * bits + 7) // 8 + SCALE_BYTES * scales)
+    if not block:
+        return KEY_GROUP * dim * bits // 8
+    codes = (dim * bits + 31) // 32 * 4
+    return KEY_GROUP * (codes + SCALE_BYTES * ((dim + block - 1) // block))
+
+
+def query_bytes(dim: int, block: int) -> int:
+    """Bytes of a query of ``dim`` values as keys with so many values under one scale meet it, see kv/queries.py."""
+    if not block:
+        return 4 * dim
+    return (dim + VECTOR - 1) // VECTOR * VECTOR * 2 + 8 * ((dim + block - 1) // block)
 
 
 def value_block_bytes(dim: int, bits: int, block: int) -> int:
@@ -107,6 +115,23 @@ TABLE = {
     )
 }
 """By name."""
+
+
+def most_query_bytes(dim: int) -> int:
+    """Room for a query of ``dim`` values, whatever the kind of the keys."""
+    return max(query_bytes(dim, line.block) for line in TABLE.values())
+
+
+def prompt_scratch(group: int, key_dim: int, value_dim: int) -> int:
+    """Bytes that a thread needs for the attention of a prompt: scores, a block as float32, queries and states."""
+    block = 4 * KEY_BLOCK * (key_dim + value_width(value_dim))
+    rows = most_tokens(group) * group
+    return SCORE_BYTES + block + line_bytes(rows * 4 * key_dim) + rows * row_state_bytes(value_dim) + 64
+
+
+def spans_scratch(group: int, key_dim: int, value_dim: int) -> int:
+    """The same for attention to chosen blocks: scores, and the states and queries of the rows of a kv head."""
+    return SCORE_BYTES + group * (row_state_bytes(value_dim) + most_query_bytes(key_dim))
 
 
 def attention_kernel(role: str, keys: str, values: str, module: str = "attention") -> str:

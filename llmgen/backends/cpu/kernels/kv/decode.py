@@ -6,7 +6,8 @@ from typing import Any
 
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.kv import SCALE_BYTES, VECTOR, KVKind, key_group_bytes, padded_codes
-from llmgen.backends.cpu.kernels.kv.loads import load_bytes, load_of, parts_of
+from llmgen.backends.cpu.kernels.kv.loads import load_bytes, load_of
+from llmgen.backends.cpu.kernels.kv.products import LOAD, load_values, numbers_of
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP
 from llmgen.backends.cpu.kernels.simd import half_to_f32x16, load_f16, load_i16x16, splat, store_f32x16
 
@@ -15,23 +16,32 @@ group_bytes_of, row_bytes_of = inline(key_group_bytes), inline(padded_codes)
 
 def decode_keys_of(kind: KVKind) -> Any:
     """``decode(group, out, dim)``: a group of 16 keys of dim values -> f32 [dim][16]."""
-    load, parts, nbytes, block = load_of(kind), parts_of(kind), load_bytes(kind), kind.block
+    block = kind.block
+    if not block:
+        return _widen_keys(kind)
+    load, values = numbers_of(kind), load_values(kind)
 
     @inline
     def decode(group, out, dim):  # type: ignore[no-untyped-def]
         p = group
         for first in range(0, dim, block):
             last = min(first + block, dim)
-            scales = p + (last - first + parts - 1) // parts * nbytes
+            scales = p + (last - first + values - 1) // values * LOAD
             d = half_to_f32x16(load_i16x16(scales))
-            for i in range(first, last, parts):
+            for i in range(first, last, values):
                 at = i
                 for v in load(p):
                     if at < last:
                         store_f32x16(out + 64 * at, v * d)
                     at += 1
-                p += nbytes
+                p += LOAD
             p = scales + SCALE_BYTES * KEY_GROUP
+
+    return decode
+
+
+def _widen_keys(kind: KVKind) -> Any:
+    load, nbytes = load_of(kind), load_bytes(kind)
 
     @inline
     def widen(group, out, dim):  # type: ignore[no-untyped-def]
@@ -39,7 +49,7 @@ def decode_keys_of(kind: KVKind) -> Any:
             for v in load(group + i * nbytes):
                 store_f32x16(out + 64 * i, v)
 
-    return decode if block else widen
+    return widen
 
 
 def decode_values_of(kind: KVKind) -> Any:

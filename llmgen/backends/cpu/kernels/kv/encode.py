@@ -32,6 +32,7 @@ from llmgen.backends.cpu.kernels.simd import (
     splat_value,
     store_f16,
     store_f32,
+    store_i32,
     unary,
     zero_f32x16,
 )
@@ -158,7 +159,20 @@ def put_key_of(kind: KVKind) -> Callable[..., Any]:
     """``put(x, n, group, lane)``: the key of n values at x becomes number ``lane`` of the group of 16 keys."""
     if not kind.block:
         return _plain_key(_PLAIN[kind.key], kind.bits // 8)
-    scale, code, block, step = _block_scale(kind), _CODES[kind.key][1], kind.block, 8 // kind.bits
+    return _scaled_key(kind)
+
+
+def _scaled_key(kind: KVKind) -> Any:
+    scale, code, block, pairs = _block_scale(kind), _CODES[kind.key][1], kind.block, kind.bits == 4
+    values = 8 if pairs else 4  # of a position in 64 bytes
+
+    @inline
+    def quad(x, n, inverse):  # type: ignore[no-untyped-def]
+        """The codes of up to four values, a byte for each."""
+        word = 0
+        for i in range(min(n, 4)):
+            word += code(load_f32(x + 4 * i) * inverse) << (8 * i)
+        return word
 
     @inline
     def put(x, n, group, lane):  # type: ignore[no-untyped-def]
@@ -166,12 +180,12 @@ def put_key_of(kind: KVKind) -> Callable[..., Any]:
         for first in range(0, n, block):
             last = min(first + block, n)
             d, inverse = scale(x + 4 * first, last - first)
-            for i in range(first, last, step):
-                byte = code(load_f32(x + 4 * i) * inverse)
-                if step == 2 and i + 1 < last:
-                    byte += code(load_f32(x + 4 * i + 4) * inverse) << 4
-                store_u8(p + lane, byte)
-                p += KEY_GROUP
+            for i in range(first, last, values):
+                word = quad(x + 4 * i, last - i, inverse)
+                if pairs:
+                    word += quad(x + 4 * i + 16, last - i - 4, inverse) << 4
+                store_i32(p + 4 * lane, word)
+                p += 4 * KEY_GROUP
             store_f16(p + SCALE_BYTES * lane, d)
             p += SCALE_BYTES * KEY_GROUP
 

@@ -1,7 +1,8 @@
 """Sixteen values of a KV cache as floats, kind by kind.
 
 A load takes 16 neighbouring lanes of memory: 16 values, or for codes of 4 bits 2 x 16, the low
-and the high halves of the bytes.  Codes become the numbers that their block's scale multiplies.
+and the high halves of the bytes.  Codes become the numbers that their block's scale multiplies.  Keys of the
+scaled kinds are not loaded as floats but multiplied as integers (kv/products.py).
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ from llmgen.backends.cpu.kernels.simd import (
 )
 from llmgen.backends.cpu.runtime.cpu import target
 
-NF4 = (
+NF4_UNIT = 127
+_QUANTILES = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
     *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
     *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
     *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
 """Quantiles of the normal distribution, scaled to [-1, 1] (arXiv:2305.14314, appendix E)."""
+NF4 = tuple(round(NF4_UNIT * quantile) / NF4_UNIT for quantile in _QUANTILES)
+"""The nearest multiples of 1 / 127, so that keys can be multiplied as integers."""
 Q4_0 = tuple(float(code - 8) for code in range(16))
 
 
@@ -91,6 +95,11 @@ def _bit(b: Any, codes: Any, bit: int) -> Any:
     return b.icmp_signed("!=", b.and_(codes, mask), zero)
 
 
+def looked_up(b: Any, codes: Any, kind: KVKind) -> Any:
+    """i32x16 -> f32x16: what codes of 4 bits stand for."""
+    return _looked_up(b, codes, NF4 if kind.key == "nf4" else Q4_0)
+
+
 def _nibbles(b: Any, address: Any, table: Sequence[float]) -> list[Any]:
     codes = b.zext(b.load(pointer(b, address), align=1, typ=i8x16.llvm), i32x16.llvm)
     high = b.lshr(codes, ir.Constant(i32x16.llvm, [4] * 16))
@@ -103,13 +112,13 @@ def _bfloats(b: Any, address: Any) -> Any:
     return b.bitcast(b.shl(wide, ir.Constant(i32x16.llvm, [16] * 16)), f32x16.llvm)
 
 
-def _halves(b: Any, address: Any) -> Any:
+def halves(b: Any, address: Any) -> Any:
     return half.extend(b, b.load(pointer(b, address), align=1, typ=i16x16.llvm))
 
 
 _LOADS: dict[str, Callable[[Any, Any], list[Any]]] = {
     "f32": lambda b, p: [b.load(pointer(b, p), align=1, typ=f32x16.llvm)],
-    "f16": lambda b, p: [_halves(b, p)],
+    "f16": lambda b, p: [halves(b, p)],
     "bf16": lambda b, p: [_bfloats(b, p)],
     "q8_0": lambda b, p: [b.sitofp(b.load(pointer(b, p), align=1, typ=i8x16.llvm), f32x16.llvm)],
     "q4_0": lambda b, p: _nibbles(b, p, Q4_0),
@@ -160,8 +169,8 @@ def _fma(b: Any, scalar: Any, vector: Any, total: Any) -> Any:
     return call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [s, vector, total])
 
 
-def key_step(kind: KVKind, rows: int, groups: int, parts: int) -> Any:
-    """``step(acc, q, q_stride, k, group_bytes)``: acc[r][g] += q[r][i] * k[g][i] for the i < parts of one load.
+def key_step(kind: KVKind, rows: int, groups: int) -> Any:
+    """``step(acc, q, q_stride, k, group_bytes)``: acc[r][g] += q[r] * k[g] for one value of a float kind's keys.
 
     q: address of the rows' numbers, q_stride bytes apart; k: of the load of the first group, group_bytes
     apart; acc: rows * groups f32x16, a lane for each key.
@@ -174,15 +183,12 @@ def key_step(kind: KVKind, rows: int, groups: int, parts: int) -> Any:
             packed, scalar, stride, address, group_stride = args
             loaded = []
             for _ in range(groups):
-                loaded.append(_LOADS[kind.key](b, address))
+                loaded += _LOADS[kind.key](b, address)
                 address = b.add(address, group_stride)
             out = []
             for r in range(rows):
                 for g in range(groups):
-                    total = b.extract_value(packed, r * groups + g)
-                    for i in range(parts):
-                        total = _fma(b, offset(b, scalar, 4 * i), loaded[g][i], total)
-                    out.append(total)
+                    out.append(_fma(b, scalar, loaded[g], b.extract_value(packed, r * groups + g)))
                 scalar = b.add(scalar, stride)
             return context.make_tuple(b, tile, out)
 
@@ -224,33 +230,21 @@ def value_step(kind: KVKind, rows: int, blocks: int, vectors: int) -> Any:
     return function
 
 
-def put_scores(rows: int, groups: int, scaled: bool) -> Any:
-    """``put(acc, s, scales, group_bytes, add)``: s[r][g] = acc[r][g], for a scaled kind times the keys' scales.
-
-    s: address of the scores, KEY_BLOCK floats a row; scales: f16 [KEY_GROUP], group_bytes apart;
-    add: whether scores of earlier blocks of the head are there already.
-    """
+def put_scores(rows: int, groups: int) -> Any:
+    """``put(acc, s)``: s[r][g] = acc[r][g]; s: address of the scores, KEY_BLOCK floats a row."""
     tile = types.UniTuple(f32x16, rows * groups)
 
     @intrinsic
-    def function(typing_context: Any, acc: Any, s: Any, scales: Any, group_bytes: Any, add: Any) -> Any:
+    def function(typing_context: Any, acc: Any, s: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            packed, scores, address, stride, more = args
-            more = b.icmp_signed("!=", more, ir.Constant(more.type, 0))
-            for g in range(groups):
-                factor = _halves(b, address) if scaled else None
-                for r in range(rows):
+            packed, scores = args
+            for r in range(rows):
+                for g in range(groups):
                     here = pointer(b, offset(b, scores, 4 * (r * KEY_BLOCK + g * KEY_GROUP)))
-                    score = b.extract_value(packed, r * groups + g)
-                    if factor is not None:
-                        before = b.load(here, align=4, typ=f32x16.llvm)
-                        before = b.select(more, before, ir.Constant(f32x16.llvm, [0.0] * 16))
-                        score = call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [score, factor, before])
-                    b.store(score, here, align=4)
-                address = b.add(address, stride)
+                    b.store(b.extract_value(packed, r * groups + g), here, align=4)
             return context.get_dummy_value()
 
-        return types.void(tile, types.intp, types.intp, types.intp, types.int64), generate
+        return types.void(tile, types.intp), generate
 
     return function
 

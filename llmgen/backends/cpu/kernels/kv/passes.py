@@ -1,8 +1,9 @@
 """Scores of a key block and its weighted values, for a few rows at once and each kind of cache.
 
-The codes of a scaled kind are multiplied as they are.  A scale belongs to one position and one block of a
-head, so it is applied once for all values of the block: to the block's part of the score, and to
-the weight of the position before its values are added.  Both are sums in one fixed order, whatever the shape of a pass.
+The codes of a scaled kind are multiplied as they are: those of keys as integers (products.py), those of values as
+floats.  A scale belongs to one position and one block of a head, so it is applied once for all values of the
+block: to the block's part of the score, and to the weight of the position before its values are added.
+All are sums in one fixed order, whatever the shape of a pass.
 """
 
 from __future__ import annotations
@@ -11,16 +12,30 @@ from typing import Any
 
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.dot import AVX512
-from llmgen.backends.cpu.kernels.kv import SCALE_BYTES, VECTOR, KVKind, key_group_bytes, padded_codes
+from llmgen.backends.cpu.kernels.kv import (
+    SCALE_BYTES,
+    VECTOR,
+    KVKind,
+    key_group_bytes,
+    padded_codes,
+    query_bytes,
+)
 from llmgen.backends.cpu.kernels.kv.asking import LINE, ask
 from llmgen.backends.cpu.kernels.kv.loads import (
     add_sums,
+    halves,
     key_step,
-    load_bytes,
     parts_of,
     put_scores,
     value_step,
     zeros,
+)
+from llmgen.backends.cpu.kernels.kv.products import (
+    LOAD,
+    load_values,
+    product_step,
+    put_products,
+    zero_sums,
 )
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP
 from llmgen.backends.cpu.kernels.simd import (
@@ -30,51 +45,98 @@ from llmgen.backends.cpu.kernels.simd import (
     store_f32x16,
 )
 
-group_bytes_of, row_bytes_of = inline(key_group_bytes), inline(padded_codes)
+group_bytes_of, row_bytes_of, query_bytes_of = (
+    inline(key_group_bytes),
+    inline(padded_codes),
+    inline(query_bytes),
+)
 
 
 def scores_of(kind: KVKind, rows: int, groups: int, asks: bool) -> Any:
     """``scores(q, k, coming, s, n_groups, key_dim)``: s[r] = q[r] . k for n_groups * KEY_GROUP keys.
 
-    q: f32 [rows][key_dim]; k: keys of a block; coming: the block that is read after it (kv/asking.py), which
-    is asked for if ``asks``; s: f32 [rows][KEY_BLOCK].
+    q: the rows' queries as kv/queries.py leaves them; k: keys of a block; coming: the block that is read after it
+    (kv/asking.py), which is asked for if ``asks``; s: f32 [rows][KEY_BLOCK].  n_groups: a multiple of ``groups``.
     """
-    bits, block, parts, nbytes = kind.bits, kind.block, parts_of(kind), load_bytes(kind)
-    scales = KEY_GROUP * SCALE_BYTES if block else 0
+    return (_scaled_scores if kind.block else _plain_scores)(kind, rows, groups, asks)
+
+
+def _plain_scores(kind: KVKind, rows: int, groups: int, asks: bool) -> Any:
+    nbytes = KEY_GROUP * kind.bits // 8
     # how many values of a key are taken before the next line is asked for
-    line = max(LINE // nbytes, 1) * parts if asks else 1 << 40
-    zero, put = zeros(rows * groups), put_scores(rows, groups, block > 0)
-    step, last_step = key_step(kind, rows, groups, parts), key_step(kind, rows, groups, 1)
+    line = max(LINE // nbytes, 1) if asks else 1 << 40
+    zero, put, step = zeros(rows * groups), put_scores(rows, groups), key_step(kind, rows, groups)
 
     @inline
     def scores(q, k, coming, s, n_groups, key_dim):  # type: ignore[no-untyped-def]
-        group_bytes = group_bytes_of(key_dim, bits, block)
+        group_bytes = key_dim * nbytes
         for g in range(0, n_groups, groups):
             p = k + g * group_bytes
             done = g * group_bytes
-            first = 0
-            while first < key_dim:
-                last = min(first + block, key_dim) if block else key_dim
-                acc = zero()
-                i = first
-                while i + parts <= last:
-                    if asks:
-                        for _ in range(groups):
-                            ask(coming, done)
-                            done += LINE
-                    end = min(i + line, last)
-                    while i + parts <= end:
-                        acc = step(acc, q + 4 * i, 4 * key_dim, p, group_bytes)
-                        p += nbytes
-                        i += parts
-                if i < last:  # an odd value
-                    acc = last_step(acc, q + 4 * i, 4 * key_dim, p, group_bytes)
+            acc = zero()
+            i = 0
+            while i < key_dim:
+                if asks:
+                    for _ in range(groups):
+                        ask(coming, done)
+                        done += LINE
+                last = min(i + line, key_dim)
+                while i < last:
+                    acc = step(acc, q + 4 * i, 4 * key_dim, p, group_bytes)
                     p += nbytes
-                put(acc, s + 4 * KEY_GROUP * g, p, group_bytes, first)
-                p += scales
-                first = last
+                    i += 1
+            put(acc, s + 4 * KEY_GROUP * g)
 
     return scores
+
+
+def _scaled_scores(kind: KVKind, rows: int, groups: int, asks: bool) -> Any:
+    bits, block, values = kind.bits, kind.block, load_values(kind)
+    some, wide = _product_shape(rows, groups)
+    zero, step = zero_sums(some, wide), product_step(kind, some, wide)
+    put = put_products(some, wide, halves)
+
+    @inline
+    def over_rows(q, stride, k, coming, s, n_groups, key_dim):  # type: ignore[no-untyped-def]
+        group_bytes = group_bytes_of(key_dim, bits, block)
+        for g in range(0, n_groups, wide):
+            p = k + g * group_bytes
+            done, x = g * group_bytes, q
+            for first in range(0, key_dim, block):
+                n = min(block, key_dim - first)
+                sums = zero()
+                for i in range(0, n, values):
+                    if asks:
+                        for _ in range(wide):
+                            ask(coming, done)
+                            done += LINE
+                    sums = step(sums, x + 2 * i, stride, p, group_bytes)
+                    p += LOAD
+                x += (n + VECTOR - 1) // VECTOR * VECTOR * 2
+                put(sums, x, stride, s + 4 * KEY_GROUP * g, p, group_bytes, first)
+                x += 8
+                p += SCALE_BYTES * KEY_GROUP
+            if asks:
+                while done < (g + wide) * group_bytes:
+                    ask(coming, done)
+                    done += LINE
+
+    @inline
+    def scores(q, k, coming, s, n_groups, key_dim):  # type: ignore[no-untyped-def]
+        stride = query_bytes_of(key_dim, block)
+        for r in range(0, rows, some):
+            over_rows(q + r * stride, stride, k, coming, s + 4 * KEY_BLOCK * r, n_groups, key_dim)
+
+    return scores
+
+
+def _product_shape(rows: int, groups: int) -> tuple[int, int]:
+    """How many of a pass's rows and key groups are multiplied together: each has two registers of sums, or four."""
+    some = rows if rows <= (4 if AVX512 else 3) else rows // 2
+    wide = min(groups, (4 if some <= 2 else 2) if AVX512 else (2 if some == 1 else 1))
+    assert rows % some == 0
+    assert groups % wide == 0
+    return some, wide
 
 
 @inline
@@ -141,7 +203,7 @@ def _plain_values(kind: KVKind, rows: int, vectors: int, asks: bool) -> Any:
 
 def _scaled_values(kind: KVKind, rows: int, vectors: int, asks: bool) -> Any:
     bits, block = kind.bits, kind.block
-    together = max(1, vectors * VECTOR // block)  # blocks at once
+    together = max(1, vectors * VECTOR // block) if rows == 1 else 1  # blocks at once
     vectors = min(vectors, block // VECTOR)
     parts = parts_of(kind)
     wide, many = _sums(kind, rows, together, vectors, asks), _sums(kind, rows, 1, vectors, asks)
@@ -149,7 +211,6 @@ def _scaled_values(kind: KVKind, rows: int, vectors: int, asks: bool) -> Any:
     half = _sums(kind, rows, 1, 1, False)
     code_bytes = VECTOR * bits // 8
     assert vectors % parts == 0
-    assert together == 1 or rows == 1
 
     @inline
     def values(s, scaled, v, coming, o, state_bytes, first_key, n_keys, width):  # type: ignore[no-untyped-def]
