@@ -78,7 +78,7 @@ def twin(
 
 def assert_close(ours: np.ndarray, expected: np.ndarray, cap: float = 0.0) -> None:
     # a capped score is off by the precision of tanh times the cap
-    np.testing.assert_allclose(ours, expected, rtol=0, atol=4e-6 + 3e-7 * cap)
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=6e-6 + 3e-7 * cap)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -187,11 +187,13 @@ def test_features(feature: str, window: int, kind: str) -> None:
         for first in range(0, n, chunk):
             last = min(first + chunk, n)
             cache.store(k[first:last], v[first:last], range(first, last))
-            expected = formula(asked(q[first:last], cache.kinds[0]), ks, vs, first, window, **special)
+            expected = formula(q[first:last], ks, vs, first, window, **special)
             ours = prompt(cache, q[first:last], first, window, **special)
             np.testing.assert_allclose(ours, expected, rtol=0, atol=limit)
             one = generate([cache], q[last - 1 : last], [last - 1], window, **special)
-            np.testing.assert_allclose(one, expected[-1:], rtol=0, atol=limit)
+            asking = asked(q[last - 1 : last], cache.kinds[0])
+            expected = formula(asking, ks, vs, last - 1, window, **special)
+            np.testing.assert_allclose(one, expected, rtol=0, atol=limit)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -205,9 +207,10 @@ def test_unusual_heads(key_dim: int, value_dim: int, kind: str) -> None:
         cache = Cache(1, key_dim, value_dim, 2, kind)
         cache.store(k, v, range(n))
         ks, vs = (kept(x, kind) for x, kind in zip((k, v), cache.kinds, strict=True))
-        expected = formula(asked(q[60:], cache.kinds[0]), ks, vs, 60, NO_WINDOW)
+        expected = formula(q[60:], ks, vs, 60, NO_WINDOW)
         np.testing.assert_allclose(prompt(cache, q[60:], 60), expected, rtol=0, atol=limit)
-        np.testing.assert_allclose(generate([cache], q[-1:], [n - 1]), expected[-1:], rtol=0, atol=limit)
+        expected = formula(asked(q[-1:], cache.kinds[0]), ks, vs, n - 1, NO_WINDOW)
+        np.testing.assert_allclose(generate([cache], q[-1:], [n - 1]), expected, rtol=0, atol=limit)
 
 
 @pytest.mark.parametrize("kind", MIXED)
