@@ -8,8 +8,11 @@ from typing import Any
 from llmgen import hub
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model
+from llmgen.backends.cpu.runtime import cpu
+from llmgen.engine.kv_plan_file import state_folder
 from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.engine.speculation.draft import DraftModel
+from llmgen.engine.speculation.memory import GuessMemory
 from llmgen.engine.speculation.speculator import Speculation
 from llmgen.engine.speculation.vocabulary import check_vocabularies
 from llmgen.errors import UsageError
@@ -32,6 +35,8 @@ class OpenDraft:
         self.model: Model | None = None
         self._target_file = file
         self._file = None
+        self._memory: GuessMemory | None = None
+        self._speculation: Speculation | None = None
         draft = config.draft
         if draft is not None:
             self._file = GGUFFile.open(
@@ -50,6 +55,21 @@ class OpenDraft:
                 "this model has recurrent states, which cannot take back a wrong guess: leave out the draft model"
                 " (--draft) and --lookup"
             )
+        self._speculation = speculation = self._open(target, progress)
+        if self.config.adaptive:
+            self._memory = self._memory_of(target)
+            self._memory.load(speculation.costs, speculation.experience)
+        return speculation
+
+    def _memory_of(self, target: Model) -> GuessMemory:
+        """What an earlier program has kept of the same models, on the same machine."""
+        machine = f"{cpu.target().cpu} {target.kernel_level} {target.n_threads} threads"
+        draft = self.model.fingerprint if self.model else "lookup"
+        return GuessMemory(
+            state_folder() / "guesses.json", target.fingerprint, draft, machine, target.kv_type
+        )
+
+    def _open(self, target: Model, progress: Any) -> Speculation:
         if self._file is None:
             return Speculation(self.config)
         n_ctx = self._context(target)
@@ -70,7 +90,10 @@ class OpenDraft:
         return min(own, target.n_ctx)
 
     def close(self) -> None:
-        """Give its memory back."""
+        """Keep what guessing has shown, and give the draft's memory back."""
+        if self._memory and self._speculation:
+            self._memory.save(self._speculation.costs, self._speculation.experience)
+            self._memory = None
         if self.model is not None:
             self.model.close()
         if self._file is not None:

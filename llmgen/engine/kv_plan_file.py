@@ -33,11 +33,15 @@ MOST_ENTRIES = 100
 """Of each kind, the latest."""
 
 
-def default_file() -> Path:
-    """In $LLMGEN_STATE, else in the user's state folder."""
+def state_folder() -> Path:
+    """$LLMGEN_STATE, else the user's state folder."""
     chosen = os.environ.get(STATE_VARIABLE)
-    folder = Path(chosen) if chosen else Path(platformdirs.user_state_dir("llmgen", appauthor=False))
-    return folder / "kv-plans.json"
+    return Path(chosen) if chosen else Path(platformdirs.user_state_dir("llmgen", appauthor=False))
+
+
+def default_file() -> Path:
+    """Where plans are kept unless another file is named."""
+    return state_folder() / "kv-plans.json"
 
 
 def plan_key(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 _WEIGHT = 0.15
 """The weight of a new measurement."""
@@ -20,6 +21,10 @@ _FIRST_RUNS = 3
 _FEW = 2
 """Tokens of a usual run of the draft: its own last guess, and the token that the model chose after it."""
 _ANY = 1 << 30
+_MOST_KEPT_GAIN = 2.3
+"""How much of the gain of earlier programs may be lost again, in plain steps."""
+_SIZES, _COSTS = range(2, 17), (0.1, 100.0)
+"""Tokens of a run, and costs in plain steps, that a file may tell of."""
 _MOST_CHANGE = 1.5
 """A measurement counts as no more than so many times what was known, or as no less than that part of it: what else
 the machine does delays single runs by much."""
@@ -31,6 +36,13 @@ class Smoothed:
     def __init__(self) -> None:
         self.value = 0.0
         self._first: list[float] = []
+
+    @classmethod
+    def of(cls, value: float) -> Smoothed:
+        """One that is known already."""
+        known = cls()
+        known.value, known._first = value, [value] * _FIRST_RUNS
+        return known
 
     @property
     def known(self) -> bool:
@@ -72,6 +84,42 @@ class StepCosts:
         self._scale = 0.0  # seconds of a plain step
         self._shape: dict[int, Smoothed] = {}  # tokens in a run -> its cost, in plain steps
         self._since_plain = 0
+        self._kept: dict[
+            int, float
+        ] = {}  # from an earlier program: tokens in a run -> its cost, in plain steps
+        self._kept_gain = 0.0
+
+    def known(self) -> dict[str, Any] | None:
+        """For a file: costs and gain in plain steps; None where the draft, or a run with guesses, was not measured."""
+        sizes = [size for size in self._shape if size in _SIZES and self.knows(size)]
+        if not sizes or not self.knows(1) or (self._draft_share and not self._guess.known):
+            return None
+        runs = {str(size): self._shape[size].value / self._shape[1].value for size in sizes}
+        return {"runs": runs, "guess": self.guess_s / self.of(1), "gain": max(0.0, -self.loss_s / self.of(1))}
+
+    def recall(self, known: dict[str, Any]) -> None:
+        """Begin with what :meth:`known` gave another program, as soon as a plain step is measured.
+
+        Raises ValueError, TypeError or KeyError for what it cannot have given.
+        """
+        runs = {int(size): float(cost) for size, cost in known["runs"].items()}
+        guess, gain = float(known["guess"]), float(known["gain"])
+        low, high = _COSTS
+        if not all(size in _SIZES and low <= cost <= high for size, cost in runs.items()):
+            raise ValueError(f"runs that cost {runs}")
+        if not (0 <= guess <= high and 0 <= gain < float("inf")):
+            raise ValueError(f"a guess that costs {guess}, a gain of {gain}")
+        self._kept, self._kept_gain = runs, min(gain, _MOST_KEPT_GAIN)
+        if self._draft_share:
+            self._draft_share = guess
+
+    def _use_kept(self) -> None:
+        """Runs cost what they did, in terms of the plain step that is known now; some of the gain may be lost again."""
+        plain = self._shape[1].value
+        for size, cost in self._kept.items():
+            self._shape.setdefault(size, Smoothed.of(cost * plain))
+        self.loss_s -= self._kept_gain * self.of(1)
+        self._kept = {}
 
     @property
     def plain_step_s(self) -> float | None:
@@ -124,6 +172,8 @@ class StepCosts:
             self._scale *= _change(seconds / (self._scale * cost.value)) ** _WEIGHT
         else:
             cost.add(seconds / self._scale, expected)
+        if self._kept and self.knows(1):
+            self._use_kept()
 
     @property
     def guess_s(self) -> float:

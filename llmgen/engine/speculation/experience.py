@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 DRAFT = 0
 """The kind of a draft's guesses; those of a lookup have the number of bits of the match's length."""
@@ -15,6 +16,8 @@ _WEIGHT = 2.0
 _MEMORY = 0.98
 """The weight of what was known, for each guess that is judged."""
 _BINS = 5
+_KEPT = 20.0
+"""The most weight, in guesses, of what an earlier program has shown."""
 
 
 @dataclass
@@ -30,6 +33,14 @@ class _Counts:
 
     def share(self, expected: float) -> float:
         return (self.right + _WEIGHT * expected) / (self.judged + _WEIGHT)
+
+    @classmethod
+    def of(cls, right: float, judged: float) -> _Counts:
+        """From a file.  Raises ValueError for counts that cannot be."""
+        if not 0 <= right <= judged < float("inf"):
+            raise ValueError(f"{right} of {judged} guesses")
+        weight = min(1.0, _KEPT / judged) if judged else 1.0
+        return cls(weight * right, weight * judged)
 
 
 @dataclass
@@ -62,3 +73,16 @@ class Experience:
 
     def _bin(self, confidence: float) -> _Counts:
         return self._bins[min(int(confidence * _BINS), _BINS - 1)]
+
+    def known(self) -> dict[str, Any]:
+        """For a file."""
+        kinds = {str(kind): [counts.right, counts.judged] for kind, counts in self._kinds.items()}
+        return {"kinds": kinds, "confidence": [[counts.right, counts.judged] for counts in self._bins]}
+
+    def recall(self, known: dict[str, Any]) -> None:
+        """Begin with what :meth:`known` gave another program.  Raises ValueError, TypeError or KeyError if damaged."""
+        kinds = {int(kind): _Counts.of(*counts) for kind, counts in known["kinds"].items()}
+        bins = [_Counts.of(*counts) for counts in known["confidence"]]
+        if len(bins) != _BINS:
+            raise ValueError(f"{len(bins)} ranges of confidence, not {_BINS}")
+        self._kinds, self._bins = kinds, bins
