@@ -38,8 +38,9 @@ class GuessMemory:
             if entry.get("key") == self._key:
                 try:
                     kept_costs, kept_experience = entry["costs"], entry["experience"]
-                    experience.recall(kept_experience)
+                    Experience().recall(kept_experience)  # all of an entry is used, or nothing
                     costs.recall(kept_costs)
+                    experience.recall(kept_experience)
                 except (KeyError, TypeError, ValueError, AttributeError) as error:
                     _log.debug("what guesses have shown is not used: %r in %s", error, self._path)
 
@@ -63,7 +64,7 @@ class GuessMemory:
             if not self._path.is_file():
                 return []
             with open(self._path, "rb") as file:
-                content = json.loads(read_bounded(file, _MOST_BYTES))
+                content = json.loads(read_bounded(file, _MOST_BYTES) or b"")
             if content["format"] != _FORMAT or content["version"] != _VERSION:
                 return []
             return [entry for entry in content["entries"] if isinstance(entry, dict)]

@@ -57,17 +57,19 @@ class Often(Plain):
         return row if self.random.random() < self.acceptance else np.roll(row, 1)
 
 
-def answers(clock, steps, guess, acceptance, *, prompt=(40, 0.05), lengths=(96,), seed=0):
-    """The times of answers of so many tokens, one after the other, each by that of as many plain steps.
+def answers(clock, steps, guess, acceptance, *, prompt=(40, 0.05), lengths=(96,), seed=0, memory=None):
+    """The times of answers of so many tokens of a program, one after the other, each by that of as many plain steps.
 
     steps: what runs of 1 to 8 tokens take; guess: what the draft takes, as a share of the model's time; prompt: its
-    length, and the time of one of its tokens.
+    length, and the time of one of its tokens; memory: what an earlier program has kept, if anything.
     """
     n_prompt, prompt_token = prompt
     model = Plain(clock, steps, prompt_token)
     draft = Often(clock, [guess] * 8, guess * prompt_token)
     draft.acceptance, draft.random = acceptance, random.Random(seed)
     speculation = Speculation(SpeculativeConfig(draft="it"), DraftModel(draft), guess)
+    if memory:
+        memory.load(speculation.costs, speculation.experience)
     tokens = random.Random(seed)
     times = list[float]()
     with Session(model, FakeTokenizer(), speculation=speculation, reuse="none") as session:
@@ -75,4 +77,6 @@ def answers(clock, steps, guess, acceptance, *, prompt=(40, 0.05), lengths=(96,)
             params = SamplingParams(temp=0.0, max_tokens=n, ignore_eos=True)
             result = session.generate([tokens.randrange(250) for _ in range(n_prompt)], params)
             times.append(result.timings.decode_s / (n - 1) / steps[0])
+    if memory:
+        memory.save(speculation.costs, speculation.experience)
     return times
