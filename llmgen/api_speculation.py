@@ -9,7 +9,6 @@ from llmgen import hub
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model
 from llmgen.backends.cpu.runtime import cpu
-from llmgen.engine.kv_plan_file import state_folder
 from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.engine.speculation.draft import DraftModel
 from llmgen.engine.speculation.memory import GuessMemory
@@ -17,6 +16,7 @@ from llmgen.engine.speculation.speculator import Speculation
 from llmgen.engine.speculation.vocabulary import check_vocabularies
 from llmgen.errors import UsageError
 from llmgen.gguf import GGUFFile
+from llmgen.hub.state import state_folder
 from llmgen.model import archs
 from llmgen.model.kv_config import KVCacheConfig
 

@@ -11,32 +11,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from llmgen.engine.kv_measure import Quality
 from llmgen.engine.kv_plan import Candidate, Plan
 from llmgen.errors import LLMGenError
 from llmgen.files import folder_lock, read_bounded, replacing
+from llmgen.hub.state import state_folder
 from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
 
 FORMAT, VERSION = "llmgen KV plans", 1
-STATE_VARIABLE = "LLMGEN_STATE"
 _MOST_BYTES = 8 << 20
 MOST_ENTRIES = 100
 """Of each kind, the latest."""
-
-
-def state_folder() -> Path:
-    """$LLMGEN_STATE, else the user's state folder."""
-    chosen = os.environ.get(STATE_VARIABLE)
-    return Path(chosen) if chosen else Path(platformdirs.user_state_dir("llmgen", appauthor=False))
 
 
 def default_file() -> Path:
