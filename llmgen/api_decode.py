@@ -50,11 +50,12 @@ class KeptReadings:
         self._model.readings.take_over(found)
 
     def save(self) -> None:
-        """Keep what has been measured since, if anything has."""
+        """Keep what has been measured since, if anything has, beside what is known of other buckets."""
         readings = self._model.readings
         if readings.news:
             readings.news = False
-            keep_readings(self._path, self._key, readings.measured, self._n_buckets)
+            before = kept_readings(self._path, self._key, self._n_buckets, self._interval)
+            keep_readings(self._path, self._key, {**before, **readings.measured}, self._n_buckets)
 
 
 def settle_readings(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,14 +74,19 @@ def _measured(entry: dict[str, Any], n_buckets: int) -> dict[int, Measured] | No
         buckets = entry["buckets"]
         if len(buckets) != n_buckets or not isinstance(entry["measured"], (int, float)):
             return None
+        float(entry["measured"])  # an integer may be too large for one
         return {i: _reading(bucket) for i, bucket in enumerate(buckets) if bucket is not None}
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None
 
 
 def _reading(bucket: dict[str, Any]) -> Measured:
     together, streams = bucket["together"], bucket["streams"]
-    if type(together) is not int or not 1 <= together <= MOST_TOGETHER or streams not in STREAMS:
+    if type(together) is not int or not 1 <= together <= MOST_TOGETHER:
+        raise ValueError
+    if type(streams) is not int or streams not in STREAMS:
         raise ValueError
     seconds = {int(streams): float(seconds) for streams, seconds in bucket["seconds"].items()}
+    if not all(0 < taken < math.inf for taken in seconds.values()):
+        raise ValueError
     return Measured(Reading(together, streams), seconds)

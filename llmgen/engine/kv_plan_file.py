@@ -26,6 +26,8 @@ from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
 
 FORMAT, VERSION = "llmgen KV plans", 1
 _MOST_BYTES = 8 << 20
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading an entry may raise that is not as ``keep`` wrote it."""
 MOST_ENTRIES = 100
 """Of each kind, the latest."""
 
@@ -154,8 +156,9 @@ def read_content(path: Path) -> dict[str, Any]:
             plan = _plan(entry["plan"])
             whole = whole and any(candidate.kinds == plan.chosen for candidate in plan.candidates)
             whole = whole and isinstance(entry["key"], str) and isinstance(entry["measured"], (int, float))
+            float(entry["measured"])  # an integer may be too large for one
             whole = whole and isinstance(entry["budget_mb"], (int, float, type(None)))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, LLMGenError) as error:
+    except (*_DAMAGE, LLMGenError) as error:
         raise _no_plans(path, "it is no file of plans, or damaged") from error
     if not whole:
         raise _no_plans(path, "it is no file of plans, or one of another version")

@@ -11,11 +11,12 @@ import pytest
 
 import tiny
 from llmgen import LLM, SamplingParams
-from llmgen.api_decode import PlannedReading, planned_readings
+from llmgen.api_decode import KeptReadings, PlannedReading, planned_readings
 from llmgen.backends.cpu import readings
 from llmgen.engine.decode_plan_file import decode_key, keep_readings, kept_readings
 from llmgen.engine.kv_plan import Candidate, Plan
 from llmgen.engine.kv_plan_file import default_file, keep, kept
+from llmgen.errors import LLMGenError
 from llmgen.gguf import GGUFFile
 from llmgen.model.decode_config import BUCKETS, DecodeConfig, Measured, Reading
 from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
@@ -53,6 +54,8 @@ def test_plans_and_readings_leave_one_another_alone(tmp_path: Path) -> None:
     [
         *(1, {}, {"together": 9, "streams": 4, "seconds": {}}, {"together": 8, "streams": 3, "seconds": {}}),
         *({"together": 8, "streams": 4, "seconds": {"x": 1}}, {"together": 8, "streams": 4, "seconds": [1]}),
+        *({"together": 8, "streams": 4.0, "seconds": {}}, {"together": 8, "streams": True, "seconds": {}}),
+        *({"together": 8, "streams": 4, "seconds": {"4": n}} for n in (10**400, math.nan, math.inf, 0)),
     ],
 )
 def test_a_damaged_entry_is_as_good_as_none(tmp_path: Path, bucket: object) -> None:
@@ -64,6 +67,21 @@ def test_a_damaged_entry_is_as_good_as_none(tmp_path: Path, bucket: object) -> N
     assert kept_readings(path, "a", 3, 60) == {}
     assert keep_readings(path, "a", FOUND, 3)
     assert kept_readings(path, "a", 3, 60) == FOUND
+
+
+def test_a_time_that_is_too_large_for_a_float_is_damage(tmp_path: Path) -> None:
+    path, config, f16 = tmp_path / "plans.json", KVAutoConfig(), KVCacheConfig()
+    keep(path, "plan", config, Plan(100, None, (Candidate(f16, 10, 1000, True),), f16, "because", True))
+    assert keep_readings(path, "a", FOUND, 3)
+    content = json.loads(path.read_text())
+    content["decode"][0]["measured"] = 10**400
+    path.write_text(json.dumps(content))
+    assert kept_readings(path, "a", 3, 60) == {}
+    content["plans"][0]["measured"] = 10**400
+    path.write_text(json.dumps(content))
+    assert kept_readings(path, "a", 3, 60) == {}
+    with pytest.raises(LLMGenError, match="damaged"):
+        kept(path, "plan", None, config)
 
 
 def test_a_file_of_something_else_is_neither_used_nor_overwritten(tmp_path: Path) -> None:
@@ -91,6 +109,24 @@ def test_without_a_home_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
         llm.generate("ab", SamplingParams(max_tokens=60, temp=0, ignore_eos=True))
         assert llm.model.readings.news
     assert [file.name for file in tmp_path.iterdir()] == ["tiny.gguf"]
+
+
+def test_what_is_kept_of_other_buckets_stays(tmp_path: Path) -> None:
+    class Opened:
+        decode_plan, kv_type, kernel_level, n_threads = DecodeConfig().resolved, "f16", "generic", 2
+        fingerprint = "a model"
+
+        def __init__(self) -> None:
+            self.readings = readings.Readings(self.decode_plan, 2)
+
+    first, second = Opened(), Opened()
+    for model, bucket in ((first, 0), (second, 2)):
+        model.readings.take_over({bucket: FOUND[bucket]})
+        model.readings.news = True
+        KeptReadings(model, tmp_path / "plans.json", 60).save()  # type: ignore[arg-type]
+    third = Opened()
+    KeptReadings(third, tmp_path / "plans.json", 60).load()  # type: ignore[arg-type]
+    assert third.readings.measured == FOUND
 
 
 def test_an_answer_is_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

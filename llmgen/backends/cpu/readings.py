@@ -77,6 +77,7 @@ class Readings:
         """Results by the number of the bucket, those that were taken over too."""
         self.news = False
         """Whether something has been measured here since ``measured`` was last kept."""
+        self._with_all_threads = True  # the last step
 
     def take_over(self, measured: dict[int, Measured]) -> None:
         """Use results from elsewhere instead of measuring."""
@@ -96,13 +97,16 @@ class Readings:
         """For a run of ``n_tokens`` tokens, the longest of whose sequences has ``length`` then."""
         bucket = self.plan.bucket(length)
         reading, trial = self._readings[bucket], self._trials[bucket]
-        return reading if trial is None or n_tokens != 1 else replace(reading, streams=trial.next)
+        if trial is None or n_tokens != 1 or not self._with_all_threads:
+            return reading
+        return replace(reading, streams=trial.next)
 
     def report(self, reading: Reading, length: int, n_tokens: int, n_threads: int, seconds: float) -> None:
         """What a run with that reading took."""
+        self._with_all_threads = n_threads == self._n_threads
         bucket = self.plan.bucket(length)
         trial = self._trials[bucket]
-        if trial is None or n_tokens != 1 or n_threads != self._n_threads:
+        if trial is None or n_tokens != 1 or not self._with_all_threads or reading.streams != trial.next:
             return
         trial.add(reading.streams, seconds)
         if trial.done:

@@ -72,11 +72,21 @@ def test_a_busy_machine_decides_nothing() -> None:
 
 def test_steps_with_fewer_threads_and_of_several_tokens_say_nothing() -> None:
     readings = Readings(PLAN, 2)
-    run(readings, 3 * ENOUGH, lambda streams, _: 1.0, n_threads=1)
+    used = run(readings, 3 * ENOUGH, lambda streams, _: 1.0, n_threads=1)
+    assert set(used[1:]) == {RULE.streams}  # no way takes its turn where none is timed
     for _ in range(3 * ENOUGH):
         assert readings.choose(LONG, 5) == RULE
         readings.report(RULE, LONG, 5, 2, 1.0)
     assert not readings.measured
+
+
+def test_the_ways_take_turns_again_once_all_threads_run() -> None:
+    readings = Readings(PLAN, 2)
+    run(readings, 9, lambda streams, _: 1.0)
+    run(readings, 9, lambda streams, _: 1.0, n_threads=1)
+    used = run(readings, ENOUGH, lambda streams, _: 0.8 if streams == 2 else 1.0)
+    assert used[0] == RULE.streams
+    assert readings.measured[2].reading == Reading(streams=2)
 
 
 def test_what_is_known_is_not_measured() -> None:
