@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -237,6 +238,11 @@ def _fitted(logits: NDArray[np.float32], n_vocab: int) -> NDArray[np.float32]:
 
 
 def _probability(logits: NDArray[np.float32], token: int) -> float:
-    """The probability of a token by finite float32 [n_vocab] (-inf: impossible), without any sampler."""
-    highest = logits.max()
-    return float(np.exp(logits[token] - highest) / np.exp(logits - highest).sum())
+    """The probability of a token by float32 [n_vocab] (-inf: impossible), without any sampler.
+
+    0 where logits of a damaged draft leave none: a sampler refuses those that it may choose only.
+    """
+    with np.errstate(invalid="ignore"):
+        highest = logits.max()
+        found = float(np.exp(logits[token] - highest) / np.exp(logits - highest).sum())
+    return 0.0 if math.isnan(found) else found

@@ -41,13 +41,13 @@ class GuessMemory:
                     Experience().recall(kept_experience)  # all of an entry is used, or nothing
                     costs.recall(kept_costs)
                     experience.recall(kept_experience)
-                except (KeyError, TypeError, ValueError, AttributeError) as error:
+                except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                     _log.debug("what guesses have shown is not used: %r in %s", error, self._path)
 
     def save(self, costs: StepCosts, experience: Experience) -> None:
         """Keep what is known now, if that is enough to begin with."""
         known = costs.known()
-        if known is None:
+        if known is None or str(self._path).startswith("~"):  # no home is known
             return
         entry = {"key": self._key, "costs": known, "experience": experience.known()}
         others = [other for other in self._entries() if other.get("key") != self._key]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from engine.fakes import FakeModel, FakeTokenizer
 from engine.speculation.guessers import Draft, Repeating, seen, session, speculation
 from engine.test_recurrent import RecurrentModel
 from llmgen.engine import Batch, Request, SamplingParams
-from llmgen.engine.speculation.draft import DraftModel, DraftSequence
+from llmgen.engine.speculation.draft import DraftModel, DraftSequence, Question
+from llmgen.engine.speculation.experience import Experience
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.sampling.rejection import Guess
 
 PROMPT = [5, 6, 7, 8, 9]
 LONG = SamplingParams(max_tokens=2000, ignore_eos=True, seed=1)
@@ -174,6 +179,17 @@ def test_an_error_of_the_draft_ends_the_answer_that_asked_for_it():
     assert "draft's file" in str(answer.error)
     assert answer.result.finish_detail == "error"
     assert answer.result.completion_tokens == 1
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_damaged_draft_is_not_sure_of_its_guess(bad):
+    """Where a constraint leaves the bad number out, the sampler does not mind it."""
+    logits = np.array([1, 3, bad, 2], np.float32)
+    sampler = SimpleNamespace(n_vocab=4, guess=lambda row: Guess(1))
+    question = Question(SimpleNamespace(state=SimpleNamespace(tokens=[])), [5], 4, sampler, None)
+    question.add(logits)
+    assert question.confidences == [0.0]
+    assert Experience().all_right(question.confidences) == 0.0
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])

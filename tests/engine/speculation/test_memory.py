@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -111,10 +112,12 @@ def test_a_file_of_something_else_is_replaced(tmp_path, content):
         ("runs", []),
         ("guess", None),
         ("guess", -1),
+        ("guess", 10**400),
         ("gain", float("nan")),
         ("kinds", {"0": [3, 2]}),
         ("kinds", {"0": [1, 2, 3]}),
         ("kinds", {"x": [1, 2]}),
+        ("kinds", {"0": [1, 10**400]}),
         ("kinds", {"0": [float("nan"), 2]}),
         ("confidence", [[0, 0]]),
         ("confidence", None),
@@ -141,6 +144,12 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path):
     memory = GuessMemory(tmp_path / "file" / "guesses.json", "it")
     memory.save(*known())
     memory.load(StepCosts(), Experience())
+
+
+def test_without_a_home_nothing_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    GuessMemory(Path("~/state/guesses.json"), "it").save(*known())
+    assert os.listdir(tmp_path) == []
 
 
 def test_too_little_was_seen_to_be_kept(tmp_path):
