@@ -1,4 +1,4 @@
-"""The examples of docs/python.md run as they stand, and no public name is missing there."""
+"""The examples of docs/python.md run as they stand, no public name is missing there, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 import llmgen
 from models import smollm2
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "python.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "python.md"
+PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHOWN = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
 
@@ -42,3 +44,19 @@ def test_every_public_name_is_on_the_page() -> None:
     for kind in (llmgen.LLM, llmgen.Session, llmgen.GenerationStream):
         names |= {name for name in vars(kind) if not name.startswith("_")}
     assert not [name for name in sorted(names) if not re.search(rf"\b{name}\b", text)]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a heading of a page may say behind its #."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s:]+)\)", page.read_text(encoding="utf-8"))
+    for name, _, anchor in (link.partition("#") for link in links):
+        there = page.parent / name if name else page
+        assert there.exists(), f"there is no {name}"
+        assert not anchor or anchor in anchors(there), f"{there.name} has no heading #{anchor}"

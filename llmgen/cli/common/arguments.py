@@ -1,4 +1,4 @@
-"""Command-line arguments as the text that was typed, and names of files that are none."""
+"""Command-line arguments as the text that was typed; empty names of files are refused."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def scenario(
     cache = Cache(n_kv, head_dim, value_dim, blocks or blocks_for(n), kind)
     cache.store(k, v, range(n))
     keys, values = cache.kinds
-    q = asked(q, keys).astype(np.float32)  # which stay what they are when they are asked again
+    q = asked(q, keys).astype(np.float32)  # rounding them a second time changes nothing
     return cache, q, kept(k, keys), kept(v, values)
 
 
