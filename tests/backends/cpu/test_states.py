@@ -101,7 +101,7 @@ def test_bytes_of_floats(kv_type: str, element: int) -> None:
         ("q8_0", 80, 80 + 3 * 2, 80 + 3 * 2),  # blocks of 32, 32 and 16
         ("q4_0", 72, 36 + 3 * 2, 48 + 3 * 2),  # values are padded to 16 bytes
         ("nf4", 96, 48 + 2 * 2, 48 + 2 * 2),
-        ("nf4", 5, 3 + 2, 16 + 2),
+        ("nf4", 5, 4 + 2, 16 + 2),  # keys are padded to groups of four
         ("k=q8_0,v=f16", 64, 64 + 2 * 2, 64 * 2),
         ("k=f32,v=nf4", 128, 128 * 4, 64 + 2 * 2),
     ],

@@ -54,11 +54,12 @@ def stopped(model: Model, seq: Any, tokens: list[int], rng: random.Random) -> No
         return
     run, calls, last = model._run, [], rng.randint(1, 3)
 
-    def stopping(program: Any, n_tokens: int) -> None:
+    def stopping(program: Any, n_tokens: int) -> tuple[float, int]:
         calls.append(n_tokens)
-        run(program, n_tokens)  # everything is written ...
+        took = run(program, n_tokens)  # everything is written ...
         if len(calls) == last:
             raise Interrupted("stopped")  # ... but not committed
+        return took
 
     model._run = stopping  # type: ignore[method-assign]
     try:

@@ -78,6 +78,7 @@ def _imports(path: Path) -> tuple[Path, ...]:
             listed = [name.split(" as ")[0].strip() for name in names.strip("()").split(",")]
             # "from package import name" may mean a module, "from module import name" may not
             modules = [base, *(f"{base}.{name}".lstrip(".") for name in listed if name.isidentifier())]
+            modules.append(base.rpartition(".")[0])  # its package, which Python loads with it
         found.extend(file for module in modules if (file := _file_of(module)) is not None)
     return tuple(found)
 
