@@ -176,6 +176,8 @@ def main() -> None:
     parser.add_argument("--llama-cpp", metavar="PYTHON", help="an interpreter that has llama-cpp-python")
     parser.add_argument("--k", type=int, default=4, help="guesses a step by llama.cpp")
     args = parser.parse_args()
+    if unknown := set(args.parts.split(",")) - {"costs", "table", "texts"}:
+        parser.error(f"--parts: {min(unknown)!r} is none of costs, table, texts")
     with ExitStack() as stack:
         file = stack.enter_context(GGUFFile.open(args.model))
         n_ctx = max(guessing.N_CTX, args.prompt + args.tokens + 8)

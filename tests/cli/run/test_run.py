@@ -53,10 +53,11 @@ def test_the_chat_template_applies() -> None:
     assert briefed["text"] != answered["text"]
 
 
-def test_stats_and_seed_go_to_stderr() -> None:
+def test_stats_and_seed_go_to_stderr(tmp_path: Path) -> None:
     arguments = [str(smollm2()), "Once upon a time", "--raw", "-n", "5"]
     plain = llmgen("run", *arguments, "--seed", "7")
-    told = llmgen("run", *arguments, "--seed", "7", "--stats")
+    # another folder for state: in the usual one longer answers of other tests may have found other streams
+    told = llmgen("run", *arguments, "--seed", "7", "--stats", LLMGEN_STATE=str(tmp_path))
     assert told.stdout == plain.stdout
     assert plain.stderr == CUT
     assert "tokens/s" in told.stderr

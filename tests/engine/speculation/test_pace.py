@@ -159,14 +159,16 @@ def test_how_far_confidence_goes_is_learned():
 
 
 def test_an_answer_expects_what_earlier_ones_have_shown():
-    first = []
+    expected, guessed = [], []
     for acceptance in (0.05, 0.95):
         experience = Experience()
         Machine(0.1, 0.3, acceptance, experience=experience).generate(300)
-        new = Machine(0.1, 0.3, acceptance, experience=experience)
-        new.generate(12)
-        first.append(experience.expected(DRAFT))
-    assert first[0] < 0.6 < 0.85 < first[1]
+        expected.append(experience.expected(DRAFT))
+        new = Machine(0.1, 0.3, 0.7, experience=experience)
+        new.generate(30)
+        guessed.append(sum(new.numbers))
+    assert expected[0] < 0.6 < 0.85 < expected[1]
+    assert guessed[0] < guessed[1]
 
 
 def test_costs_follow_a_context_that_grows():
