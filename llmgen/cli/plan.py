@@ -87,6 +87,9 @@ def _print(plan: Plan) -> None:
         return
     table(head, [_row(candidate, plan) for candidate in plan.candidates], right=_RIGHT)
     print()
+    for candidate in plan.candidates:  # too long for a column
+        if candidate.failed:
+            print(f"{candidate.kinds} fails: {'; '.join(candidate.failed)}")
     budget = "as much as it likes" if plan.budget_bytes is None else f"at most {size(plan.budget_bytes)}"
     print(f"{plan.chosen} for {plan.n_ctx} tokens ({budget}): {plan.reason}")
 
@@ -123,7 +126,7 @@ def _row(candidate: Candidate, plan: Plan) -> tuple[Any, ...]:
 
 def _verdict(candidate: Candidate, plan: Plan) -> str:
     if candidate.kinds == plan.chosen:
-        return "chosen" if plan.passed else f"chosen, fails: {'; '.join(candidate.failed)}"
+        return "chosen" if plan.passed else "chosen, fails"
     if not candidate.fits:
         return "too large"
-    return f"fails: {'; '.join(candidate.failed)}" if candidate.failed else ""
+    return "fails" if candidate.failed else ""

@@ -10,8 +10,10 @@ import pytest
 import tiny
 from archs import build_arch
 from llmgen.api_decode import PlannedReading
-from llmgen.cli.plan import _print_readings
+from llmgen.cli.plan import _print, _print_readings
+from llmgen.engine.kv_plan import Candidate, Plan
 from llmgen.model.decode_config import Measured, Reading
+from llmgen.model.kv_config import KVCacheConfig
 from program import llmgen, refused
 
 CONTEXT = ("-c", "128", "-t", "1")
@@ -57,6 +59,17 @@ def test_a_model_without_keys_has_nothing_to_plan(tmp_path: Path) -> None:
     assert done.stdout == "this model keeps no keys and values, so there is nothing to plan\n"
     assert done.stderr == ""
     assert not kept.exists()
+
+
+def test_why_kinds_fail_stands_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a column of its own it would make the others too narrow for a terminal."""
+    f16, nf4 = KVCacheConfig(), KVCacheConfig(k="nf4", v="nf4")
+    bad = Candidate(nf4, 5, 500, True, failed=("mean KL 0.2, at most 0.1", "ratio 2, at most 1.05"))
+    _print(Plan(100, None, (Candidate(f16, 10, 1000, True), bad), f16, "because", True))
+    _, _, row, _, why, end = capsys.readouterr().out.splitlines()
+    assert row.split() == ["nf4", "5", "B", "500", "B", "fails"]
+    assert why == "nf4 fails: mean KL 0.2, at most 0.1; ratio 2, at most 1.05"
+    assert end.startswith("f16 for 100 tokens")
 
 
 def test_readings_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
