@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from llmgen.engine.kv_plan_file import MOST_ENTRIES, read_content, write_content
+from llmgen.engine.kv_plan_file import MOST_ENTRIES, changing, read_content, write_content
 from llmgen.errors import LLMGenError
 from llmgen.model.decode_config import MOST_TOGETHER, STREAMS, Measured, Reading
 
@@ -46,10 +46,11 @@ def keep_readings(path: Path, key: str, measured: dict[int, Measured], n_buckets
     """Put readings into the file, in place of earlier ones; returns whether that could be done."""
     buckets = [_as_dict(measured.get(bucket)) for bucket in range(n_buckets)]
     try:
-        content = read_content(path)
-        others = [entry for entry in _entries(content) if entry.get("key") != key]
-        entry = {"key": key, "measured": time.time(), "buckets": buckets}
-        write_content(path, {**content, "decode": [entry, *others][:MOST_ENTRIES]})
+        with changing(path):
+            content = read_content(path)
+            others = [entry for entry in _entries(content) if entry.get("key") != key]
+            entry = {"key": key, "measured": time.time(), "buckets": buckets}
+            write_content(path, {**content, "decode": [entry, *others][:MOST_ENTRIES]})
     except LLMGenError as error:
         _log.debug("the measured decode plan is not kept: %s", error)
         return False

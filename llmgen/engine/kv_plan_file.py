@@ -74,10 +74,23 @@ def measuring_alone(path: Path) -> Iterator[None]:
 
     The lock of a process that dies is free.  Raises LLMGenError where the file could not be written.
     """
+    with _locked(path, "lock"):
+        yield
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """The same for the moment in which entries are added to what the file holds, so that none gets lost."""
+    with _locked(path, "edit"):
+        yield
+
+
+@contextmanager
+def _locked(path: Path, ending: str) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(folder_lock(path.with_name(f"{path.name}.lock"), lambda: None))
+            stack.enter_context(folder_lock(path.with_name(f"{path.name}.{ending}"), lambda: None))
         except OSError as error:
             raise _cannot_write(path, error) from error
         yield
@@ -91,9 +104,10 @@ def keep(path: Path, key: str, config: KVAutoConfig, plan: Plan) -> None:
         "budget_mb": config.budget_mb,
         "plan": plan_as_dict(plan),
     }
-    content = read_content(path)
-    plans = [entry, *(other for other in content["plans"] if other["key"] != key)][:MOST_ENTRIES]
-    write_content(path, {**content, "plans": plans})
+    with changing(path):
+        content = read_content(path)
+        plans = [entry, *(other for other in content["plans"] if other["key"] != key)][:MOST_ENTRIES]
+        write_content(path, {**content, "plans": plans})
 
 
 def write_content(path: Path, content: dict[str, Any]) -> None:

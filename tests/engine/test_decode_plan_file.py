@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,14 @@ def test_a_time_that_is_too_large_for_a_float_is_damage(tmp_path: Path) -> None:
     assert kept_readings(path, "a", 3, 60) == {}
     with pytest.raises(LLMGenError, match="damaged"):
         kept(path, "plan", None, config)
+
+
+def test_what_is_kept_at_the_same_time_is_all_there(tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(lambda key: keep_readings(path, key, FOUND, 3), "abcd"))
+    assert [kept_readings(path, key, 3, 60) for key in "abcd"] == [FOUND] * 4
+    assert [file.name for file in tmp_path.iterdir()] == ["plans.json"]
 
 
 def test_a_file_of_something_else_is_neither_used_nor_overwritten(tmp_path: Path) -> None:
