@@ -102,7 +102,7 @@ def test_when_the_text_changes_the_number_follows():
     first, quotation, last = (sorted(column)[2] for column in zip(*counts, strict=True))
     assert first < 150
     assert quotation > 200 * 5
-    assert last < 300
+    assert last < 250
 
 
 def test_it_pauses_below_the_acceptance_that_is_asked_for_and_tries_again():
