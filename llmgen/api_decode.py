@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmgen.backends.cpu.machine import machine
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model
-from llmgen.backends.cpu.runtime.cpu import target
 from llmgen.backends.cpu.runtime.library import Progress
 from llmgen.engine.decode_measure import lengths_of, measure_readings
 from llmgen.engine.decode_plan_file import decode_key, keep_readings, kept_readings
@@ -28,8 +28,8 @@ class KeptReadings:
         self._model, self._path, self._interval = model, path, interval
         plan = model.decode_plan
         self._n_buckets = len(plan.readings)
-        machine = f"{target().cpu} {model.kernel_level} {model.n_threads} threads"
-        self._key = decode_key(model.fingerprint, machine, model.kv_type, plan.borders)
+        where = machine(model.kernel_level, model.n_threads)
+        self._key = decode_key(model.fingerprint, where, model.kv_type, plan.borders)
 
     @classmethod
     def of(cls, model: Model, kv_type: object = None) -> KeptReadings | None:
@@ -38,9 +38,7 @@ class KeptReadings:
             return None
         config = kv_type if isinstance(kv_type, KVAutoConfig) else KVAutoConfig()
         path = config.plan_file or default_file()
-        if str(path).startswith(
-            "~"
-        ):  # no home is known, so that this would be a folder of that name right here
+        if str(path).startswith("~"):  # no home is known: this would be a folder of that name right here
             return None
         return cls(model, path, config.probe_interval)
 

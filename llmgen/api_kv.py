@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from llmgen.backends.cpu.kernels.kv import attention_kernel
+from llmgen.backends.cpu.machine import machine
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model, dry_run
 from llmgen.backends.cpu.runtime.cpu import target
@@ -58,8 +59,8 @@ def plan_for(
     threads = default_threads() if n_threads is None else n_threads
     budget = _budget(config)
     path = config.plan_file or default_file()
-    machine = f"{target().cpu} {target().level} {threads} threads"
-    key = plan_key(fingerprint(file), machine, layout.n_ctx, config, rope_scaling)
+    where = machine(target().level, threads)
+    key = plan_key(fingerprint(file), where, layout.n_ctx, config, rope_scaling)
 
     def kept_one() -> Plan | None:
         if again or (plan := kept(path, key, budget, config)) is None:

@@ -6,9 +6,9 @@ import logging
 from typing import Any
 
 from llmgen import hub
+from llmgen.backends.cpu.machine import machine
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model
-from llmgen.backends.cpu.runtime import cpu
 from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.engine.speculation.draft import DraftModel
 from llmgen.engine.speculation.memory import GuessMemory
@@ -63,11 +63,9 @@ class OpenDraft:
 
     def _memory_of(self, target: Model) -> GuessMemory:
         """What an earlier program has kept of the same models, on the same machine."""
-        machine = f"{cpu.target().cpu} {target.kernel_level} {target.n_threads} threads"
+        where = machine(target.kernel_level, target.n_threads)
         draft = self.model.fingerprint if self.model else "lookup"
-        return GuessMemory(
-            state_folder() / "guesses.json", target.fingerprint, draft, machine, target.kv_type
-        )
+        return GuessMemory(state_folder() / "guesses.json", target.fingerprint, draft, where, target.kv_type)
 
     def _open(self, target: Model, progress: Any) -> Speculation:
         if self._file is None:

@@ -84,9 +84,8 @@ class StepCosts:
         self._scale = 0.0  # seconds of a plain step
         self._shape: dict[int, Smoothed] = {}  # tokens in a run -> its cost, in plain steps
         self._since_plain = 0
-        self._kept: dict[
-            int, float
-        ] = {}  # from an earlier program: tokens in a run -> its cost, in plain steps
+        # from an earlier program: tokens in a run -> its cost, in plain steps
+        self._kept: dict[int, float] = {}
         self._kept_gain = 0.0
 
     def known(self) -> dict[str, Any] | None:
