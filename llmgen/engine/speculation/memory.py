@@ -17,7 +17,7 @@ from typing import Any
 
 from llmgen.engine.speculation.costs import StepCosts
 from llmgen.engine.speculation.experience import Experience
-from llmgen.files import read_bounded, replacing
+from llmgen.files import folder_lock, read_bounded, replacing
 
 _log = logging.getLogger(__name__)
 _FORMAT, _VERSION = "llmgen guesses", 1
@@ -50,13 +50,19 @@ class GuessMemory:
         if known is None or str(self._path).startswith("~"):  # no home is known
             return
         entry = {"key": self._key, "costs": known, "experience": experience.known()}
-        others = [other for other in self._entries() if other.get("key") != self._key]
-        content = {"format": _FORMAT, "version": _VERSION, "entries": [entry, *others][:_MOST_ENTRIES]}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self._path.resolve()) as file:
-                file.write(json.dumps(content, indent=1).encode())
-        except OSError as error:
+            # another program may add an entry at the same time
+            with folder_lock(self._path.with_name(f"{self._path.name}.edit"), lambda: None):
+                others = [other for other in self._entries() if other.get("key") != self._key]
+                content = {
+                    "format": _FORMAT,
+                    "version": _VERSION,
+                    "entries": [entry, *others][:_MOST_ENTRIES],
+                }
+                with replacing(self._path.resolve()) as file:
+                    file.write(json.dumps(content, indent=1).encode())
+        except (OSError, RuntimeError) as error:  # a link to itself is a RuntimeError before Python 3.13
             _log.debug("what guesses have shown is not kept: %s", error)
 
     def _entries(self) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,23 @@ def test_without_a_home_nothing_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     GuessMemory(Path("~/state/guesses.json"), "it").save(*known())
     assert os.listdir(tmp_path) == []
+
+
+def test_a_link_to_itself_is_no_error(tmp_path):
+    path = tmp_path / "guesses.json"
+    path.symlink_to(path)
+    memory = GuessMemory(path, "it")
+    memory.save(*known())
+    memory.load(StepCosts(), Experience())
+
+
+def test_programs_that_end_at_once_lose_nothing(tmp_path):
+    path = tmp_path / "guesses.json"
+    costs, experience = known()
+    memories = [GuessMemory(path, i) for i in range(12)]
+    with ThreadPoolExecutor(len(memories)) as pool:
+        list(pool.map(lambda memory: memory.save(costs, experience), memories))
+    assert len(json.loads(path.read_text())["entries"]) == len(memories)
 
 
 def test_too_little_was_seen_to_be_kept(tmp_path):
