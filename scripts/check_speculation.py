@@ -92,6 +92,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--chains", default=",".join(CHAINS))
+    parser.add_argument("--methods", default="coupled,reject")
     parser.add_argument("--ctx", type=int, default=1024)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--k", type=int, default=4, help="guesses a step, always as many")
@@ -101,7 +102,7 @@ def main() -> int:
     for chain in args.chains.split(","):
         with opened(args) as llm:
             plain = list(answers(llm, args, chain))
-        for method in ("coupled", "reject"):
+        for method in args.methods.split(","):
             with opened(args, method=method, k=args.k, adaptive=args.adaptive) as llm:
                 found = list(answers(llm, args, chain))
             same = sum(

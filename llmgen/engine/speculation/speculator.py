@@ -61,13 +61,15 @@ class Speculator:
         if self._index is None:
             return []
         self._index.extend(tokens)
-        match = self._index.find()
-        if match is None:
-            self._idle["no_match"] += 1
-            return []
-        self._kind, self._n_sequences = match.length.bit_length(), n_sequences
-        n = self._choose(most)
-        return [Guess(token) for token in self._index.continuation(match, n)] if n else []
+        match, n = self._index.find(), 0
+        idle: Idle | None = "no_match"
+        if match:
+            self._kind, self._n_sequences = match.length.bit_length(), n_sequences
+            n = self._pace.choose(most, self._kind, n_sequences)
+            idle = self._pace.idle
+        if self._draft is None:  # which would be asked next, and has a reason of its own
+            self._count_idle(idle)
+        return [Guess(token) for token in self._index.continuation(match, n)] if match and n else []
 
     def question(
         self, completion: Completion, tokens: Sequence[int], most: int, n_sequences: int
@@ -77,7 +79,7 @@ class Speculator:
         if draft is None:
             return None
         if not draft.has_room(tokens):
-            self._idle["context"] += 1
+            self._count_idle("context")
             return None
         self._kind, self._n_sequences = DRAFT, n_sequences
         if self._asked and not self._asked.ready:  # it is still at the prompt
@@ -93,12 +95,10 @@ class Speculator:
     def _goes_on(self, confidences: Sequence[float]) -> bool:
         return self._pace.goes_on(confidences, self._n_sequences, self._speculation.costs.guess_s)
 
-    def _choose(self, most: int, guess_s: float = 0.0, before_s: float = 0.0) -> int:
-        """How many guesses of the kind that is asked for now."""
-        n = self._pace.choose(most, self._kind, self._n_sequences, guess_s, before_s)
-        if self._pace.idle:
-            self._idle[self._pace.idle] += 1
-        return n
+    def _count_idle(self, reason: Idle | None) -> None:
+        """Why a step has no guesses, if it has none."""
+        if reason:
+            self._idle[reason] += 1
 
     def _draft_guesses(
         self, draft: DraftSequence, completion: Completion, tokens: Sequence[int], most: int
@@ -116,7 +116,8 @@ class Speculator:
         before_s = token_s * missing
         if not missing:
             before_s = costs.guess_run_s(draft.behind(tokens)) - costs.guess_s
-        n = self._choose(most, costs.guess_s, before_s)
+        n = self._pace.choose(most, DRAFT, self._n_sequences, costs.guess_s, before_s)
+        self._count_idle(self._pace.idle)
         if n and seen and seen < draft.behind(tokens):
             draft.skip(tokens, seen)
         return n

@@ -8,7 +8,10 @@ from typing import Literal
 Idle = Literal["no_match", "context", "measuring", "never", "spent", "wrong"]
 """Why nothing was guessed at a step: the text did not occur before; the draft's context is full; what a plain step
 takes was measured first; a guess costs more than it can gain on this machine; guessing had lost as much as it may;
-too few guesses were right before."""
+too few guesses were right before.  With a lookup and a draft, it is the draft's reason."""
+
+FEWEST_TOKENS = 32
+"""Of a shorter answer the speed-up is not told: single steps vary by more than guesses gain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,11 @@ class SpeculationStats:
 
     @property
     def speedup(self) -> float | None:
-        """An estimate: the time that as many plain steps take, by the time that was taken."""
-        if self.plain_step_s is None or not self.decode_s:
+        """An estimate: the time that as many plain steps take, by the time that was taken.
+
+        None where no plain step was timed, and for fewer than ``FEWEST_TOKENS`` tokens, of which it says little.
+        """
+        if self.plain_step_s is None or not self.decode_s or self.tokens < FEWEST_TOKENS:
             return None
         return self.tokens * self.plain_step_s / self.decode_s
 

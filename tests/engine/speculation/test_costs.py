@@ -92,6 +92,36 @@ def test_what_kept_it_from_guessing_is_told(monkeypatch, acceptance, idle):
     assert told == ["measuring", None, idle]
 
 
+def test_with_a_lookup_too_it_is_the_draft_s_reason_that_is_told(monkeypatch):
+    """Nothing occurs twice in this text, and the draft is too slow to be asked."""
+    clock = Clock(monkeypatch)
+    told = []
+    for draft in (None, Often(clock, FLAT, 0.05)):
+        config = SpeculativeConfig(draft="it" if draft else None, lookup=True)
+        speculation = Speculation(config, DraftModel(draft) if draft else None, draft_share=1.0)
+        model = Plain(clock, FLAT, 0.05)
+        model.script = lambda tokens: tokens[-1] + 1
+        batch = Batch(model, FakeTokenizer(), speculation=speculation)
+        [answer] = batch.run([Request([1, 2], SamplingParams(temp=0.0, max_tokens=30))])
+        assert answer.result.speculation.guessed == 0
+        told.append(answer.result.speculation.idle)
+    assert told == ["no_match", "never"]
+
+
+@pytest.mark.parametrize(("n", "told"), [(32, False), (33, True)])
+def test_the_gain_is_told_of_answers_that_are_long_enough(monkeypatch, n, told):
+    """Of the tokens after the first one, which is the prompt's."""
+    clock = Clock(monkeypatch)
+    speculation = Speculation(SpeculativeConfig(draft="it"), DraftModel(Often(clock, [0.2] * 8, 0.01)), 0.2)
+    batch = Batch(Plain(clock, FLAT, 0.05), FakeTokenizer(), speculation=speculation)
+    [answer] = batch.run([Request([1, 2, 3], SamplingParams(temp=0.0, max_tokens=n, ignore_eos=True))])
+    stats = answer.result.speculation
+    assert stats.accepted > 5
+    assert (stats.speedup is not None) == told
+    if told:
+        assert stats.speedup == pytest.approx(32 / answer.result.timings.decode_s, rel=0.1)
+
+
 @pytest.mark.parametrize("n", [2, 4])
 def test_answers_of_a_batch_share_what_may_be_lost(monkeypatch, n):
     def time(speculation):
