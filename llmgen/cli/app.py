@@ -90,7 +90,7 @@ def _completed(app: typer.Typer) -> typer.Typer:
 
 def _with_other_names(command: Any) -> Any:
     """Let a command accept the names that other programs have for its options."""
-    from llmgen.cli.common.options import own_flag
+    from llmgen.cli.common.other_names import own_flag
 
     flags = {flag.lstrip("-") for parameter in command.params for flag in parameter.opts}
 

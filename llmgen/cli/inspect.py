@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmgen.cli.common.model_options import EngineOptions, file_options
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import EngineOptions, JsonOption, file_options
+from llmgen.cli.common.options import JsonOption
 from llmgen.cli.terminal.output import count, facts, print_json, shorten, size, table
 
 if TYPE_CHECKING:

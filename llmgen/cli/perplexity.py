@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgen.cli.common.loading import open_llm
+from llmgen.cli.common.model_options import EngineOptions, cache_options
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions, JsonOption, cache_options
+from llmgen.cli.common.options import THREADS_VARIABLE, JsonOption
 from llmgen.cli.common.perplexity import WINDOW, measure_text, read_text
 from llmgen.cli.terminal.output import note, print_json
 

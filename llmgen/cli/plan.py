@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgen.cli.common.loading import compiling, measuring
+from llmgen.cli.common.model_options import EngineOptions, plan_options
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import EngineOptions, JsonOption, plan_options
+from llmgen.cli.common.options import JsonOption
 from llmgen.cli.terminal.output import print_json, size, table
 from llmgen.model.decode_config import STREAMS, DecodeConfig
 

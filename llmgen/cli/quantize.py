@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgen.cli.common.loading import compiling, open_llm
+from llmgen.cli.common.model_options import EngineOptions
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions, JsonOption
+from llmgen.cli.common.options import THREADS_VARIABLE, JsonOption
 from llmgen.cli.common.perplexity import WINDOW, measure_text, read_text
 from llmgen.cli.terminal.output import count, facts, note, print_json, size
 from llmgen.cli.terminal.progress import Bar

@@ -8,8 +8,8 @@ import typer
 
 from llmgen import hub
 from llmgen.cli.common.loading import compiling
+from llmgen.cli.common.model_options import EngineOptions, file_options
 from llmgen.cli.common.models import complete_model, model_path
-from llmgen.cli.common.options import EngineOptions, file_options
 from llmgen.cli.terminal.output import note
 from llmgen.errors import LLMGenError, ModelFileError
 from llmgen.visible import visible

@@ -18,10 +18,12 @@ from llmgen.cli.common import exits
 from llmgen.cli.common.config import configurable
 from llmgen.cli.common.endings import cut_by, cut_note
 from llmgen.cli.common.guessing import check_draft
+from llmgen.cli.common.guessing_options import guessing_options
 from llmgen.cli.common.interrupts import Stop, noted
 from llmgen.cli.common.loading import local_window, open_llm
+from llmgen.cli.common.model_options import EngineOptions, model_options
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import EngineOptions, guessing_options, model_options, sampling_options
+from llmgen.cli.common.sampling_options import sampling_options
 from llmgen.cli.common.templates import SystemOption, TemplateOption, refuse_beside_raw, template_for_prompts
 from llmgen.cli.terminal.output import note, say
 from llmgen.cli.terminal.progress import Bar

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from llmgen.cli.batch.journal import line_hash
-from llmgen.cli.common.options import flag_of_opening, id_or_text
+from llmgen.cli.common.model_options import flag_of_opening
+from llmgen.cli.common.sampling_options import id_or_text
 from llmgen.cli.common.templates import fitted
 from llmgen.cli.common.texts import decoded
 from llmgen.errors import LLMGenError, UsageError

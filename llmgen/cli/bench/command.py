@@ -14,6 +14,7 @@ from llmgen import hub
 from llmgen.cli.bench.report import Format, Report, report_for
 from llmgen.cli.common.config import configurable
 from llmgen.cli.common.guessing import check_draft, with_path
+from llmgen.cli.common.guessing_options import guessing_options
 from llmgen.cli.common.loading import (
     compiling,
     in_use,
@@ -22,8 +23,9 @@ from llmgen.cli.common.loading import (
     note_local_window,
     warn_of_plan,
 )
+from llmgen.cli.common.model_options import EngineOptions, bench_options
 from llmgen.cli.common.models import complete_model, model_path
-from llmgen.cli.common.options import THREADS_VARIABLE, EngineOptions, bench_options, guessing_options
+from llmgen.cli.common.options import THREADS_VARIABLE
 from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.progress import Bar
 from llmgen.engine.speculation.config import SpeculativeConfig

@@ -14,10 +14,12 @@ import typer
 from llmgen.cli.chat.asked import Asked
 from llmgen.cli.common.config import configurable
 from llmgen.cli.common.guessing import check_draft
+from llmgen.cli.common.guessing_options import guessing_options
 from llmgen.cli.common.interrupts import noted
 from llmgen.cli.common.loading import open_llm
+from llmgen.cli.common.model_options import EngineOptions, model_options
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import EngineOptions, guessing_options, model_options, sampling_options
+from llmgen.cli.common.sampling_options import sampling_options
 from llmgen.cli.common.templates import SystemOption, TemplateOption, find_template
 from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.plain import WrapOption

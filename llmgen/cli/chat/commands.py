@@ -12,7 +12,7 @@ from llmgen.cli.chat.clipboard import copy
 from llmgen.cli.chat.reading import expand
 from llmgen.cli.chats import store
 from llmgen.cli.common.guessing import guessing_note
-from llmgen.cli.common.options import changed, find_option
+from llmgen.cli.common.sampling_options import changed, find_option
 from llmgen.cli.common.texts import text_in
 from llmgen.cli.terminal.output import note, shorten
 from llmgen.errors import LLMGenError, UsageError

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llmgen.cli.common.options import own_flag
+from llmgen.cli.common.other_names import own_flag
 from llmgen.cli.common.signatures import option, parameters_of, with_parameters
 from llmgen.errors import UsageError
 from llmgen.files import read_bounded

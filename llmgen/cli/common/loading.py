@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmgen.cli.common.guessing import with_path
-from llmgen.cli.common.options import EngineOptions
+from llmgen.cli.common.model_options import EngineOptions
 from llmgen.cli.terminal.output import note, size
 from llmgen.cli.terminal.progress import Bar, clear
 from llmgen.cli.terminal.settings import can_draw

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmgen.cli.common.options import EngineOptions
+from llmgen.cli.common.model_options import EngineOptions
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.gguf import GGMLType, GGUFFile
 from llmgen.gguf.types import WEIGHT_TYPES

@@ -17,9 +17,11 @@ from llmgen.cli.common import exits
 from llmgen.cli.common.config import Given, configurable
 from llmgen.cli.common.endings import note_cuts
 from llmgen.cli.common.guessing import check_draft, guessing_note
+from llmgen.cli.common.guessing_options import guessing_options
 from llmgen.cli.common.loading import open_llm
+from llmgen.cli.common.model_options import EngineOptions, model_options
 from llmgen.cli.common.models import ModelArgument, model_path
-from llmgen.cli.common.options import EngineOptions, guessing_options, model_options, sampling_options
+from llmgen.cli.common.sampling_options import sampling_options
 from llmgen.cli.common.templates import (
     SystemOption,
     TemplateOption,

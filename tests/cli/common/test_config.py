@@ -11,7 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 from llmgen.cli.common.config import configurable, read_file, user_file
-from llmgen.cli.common.options import EngineOptions, model_options, sampling_options
+from llmgen.cli.common.model_options import EngineOptions, model_options
+from llmgen.cli.common.sampling_options import sampling_options
 from llmgen.errors import UsageError
 from llmgen.sampling.params import SamplingParams
 

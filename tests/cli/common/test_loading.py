@@ -11,7 +11,7 @@ import tiny
 import variants
 from llmgen.backends.cpu import memory
 from llmgen.cli.common.loading import open_llm
-from llmgen.cli.common.options import EngineOptions
+from llmgen.cli.common.model_options import EngineOptions
 
 
 @pytest.mark.parametrize(

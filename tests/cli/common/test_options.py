@@ -9,7 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from llmgen.cli.common.options import EngineOptions, changed, model_options, sampling_options
+from llmgen.cli.common.model_options import EngineOptions, model_options
+from llmgen.cli.common.sampling_options import changed, sampling_options
 from llmgen.errors import UsageError
 from llmgen.model.decode_config import DecodeConfig
 from llmgen.sampling.params import SamplingParams, option_table
