@@ -8,10 +8,17 @@ import os
 import shutil
 import signal
 import tempfile
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from suite import comes_late, takes_most
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
 
 # A busy machine is no failure, and a run today tries what a run tomorrow tries.
 settings.register_profile(
@@ -79,24 +86,26 @@ _LIGHT = ("gguf", "hub", "quantize", "sampling", "tokenizer")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folders that take long first, and with them the tests of kernels."""
-    here = Path(__file__).parent
-    items.sort(key=lambda item: item.path.relative_to(here).parts[0] in _LIGHT)
+    items.sort(key=lambda item: comes_late(item.path))
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """When the whole suite is about to run in several processes, compile what most of its files need.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: WorkerController, ids: list[str]) -> None:
+    """When most of the suite is about to run in several processes, compile what most of its files need.
 
-    A compiler that is started for a file alone translates again what all kernels share.
+    No test starts before this returns, since the process that calls it is the one that hands them out.
     """
-    config = session.config
-    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    if not whole or not config.getoption("numprocesses") or hasattr(config, "workerinput"):
-        return
+    if takes_most(ids):
+        _compile_common_kernels(node.config.pluginmanager.get_plugin("terminalreporter"))
+
+
+@cache
+def _compile_common_kernels(reporter: pytest.TerminalReporter | None) -> None:
+    """Once: a compiler that is started for a file alone translates again what all kernels share."""
     from kernels.call import kernels_of_the_suite, require
 
     from llmgen.errors import KernelError
 
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         reporter.write_line(
             "first: the kernels that most test files call are compiled, unless they are there"
