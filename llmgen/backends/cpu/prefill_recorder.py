@@ -10,10 +10,12 @@ from llmgen.backends.cpu.expert_recorder import ExpertRecorder, Part, Routing
 from llmgen.backends.cpu.kernels.arguments import Binary, Panel
 from llmgen.backends.cpu.kernels.kv import prompt_scratch
 from llmgen.backends.cpu.kernels.layout import (
+    FLOAT_COLUMNS,
     PANEL_ROWS,
     STEP_BYTES,
     TILE_BLOCK,
     TILE_TOKENS,
+    float_panel_scratch,
     panel_scratch,
 )
 from llmgen.backends.cpu.ngram_recorder import NGramRecorder
@@ -68,10 +70,11 @@ class PrefillRecorder(ExpertRecorder, StretchRecorder, SparseRecorder, StreamRec
     ) -> tuple[list[Access], dict[str, Any]]:
         """What a panel kernel touches, and its arguments; of w the first n_rows."""
         kernels = w.kernels
-        blocks = w.n_cols
-        chunk, together, nbytes = w.n_cols, 1, -(-w.n_cols // 32) * kernels.panel_bytes + 64
-        if not kernels.is_float:
-            blocks = w.n_cols // kernels.block
+        blocks = w.n_cols // kernels.block
+        if kernels.is_float:
+            chunk, together = FLOAT_COLUMNS, 2 * panels_together()
+            nbytes = float_panel_scratch(chunk, together, self.max_tokens)
+        else:
             chunk, together = min(blocks, PANEL_COLUMNS // kernels.block), panels_together()
             n_chunks, wide = -(-blocks // chunk), chunk * kernels.block // 32
             _, nbytes = panel_scratch(kernels.panel_bytes, wide, together, n_chunks, self.max_tokens)

@@ -423,7 +423,7 @@ class Matvec(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """quants.panel: panels first..last of 16 rows times prompt tokens."""
+    """quants.panel, quants.float_panel: panels first..last of 16 rows times prompt tokens."""
 
     weights: Any
     row_bytes: Any
@@ -432,11 +432,11 @@ class Panel(NamedTuple):
     copied_row: Any  # as in Matvec
     copy_address: Any
     x: Any  # tiles; for float weights float32
-    blocks: Any  # of a row; for float weights single weights
+    blocks: Any  # of a row, here and below; for float weights single weights
     out: Any
     out_stride: Any
-    scratch: Any  # see layout.panel_scratch; for float weights one unpacked panel
-    chunk: Any  # blocks of a row that are unpacked at once
+    scratch: Any  # see layout.panel_scratch; for float weights layout.float_panel_scratch
+    chunk: Any  # blocks that are unpacked at once; of float weights a multiple of 32
     together: Any  # panels that are unpacked at once
     add: Any  # 1: add to out; 0: write it
     control: Any
@@ -476,6 +476,7 @@ TABLES: dict[str, type[Any]] = {
     "pointwise:softplus": Unary,
     "pointwise:tanh": Unary,
     "quants.matvec": Matvec,
+    "quants.float_panel": Panel,
     "quants.panel": Panel,
     "quants.rows": Embed,
     "recurrent:convolve": Convolve,

@@ -35,7 +35,6 @@ from llmgen.backends.cpu.kernels.simd import (
     I32,
     Vec,
     call_intrinsic,
-    f32x16,
     i8x64,
     i32x16,
     offset,
@@ -400,8 +399,3 @@ def _panel_total(sums: Any, totals: Any) -> Any:
 def joined(b: Any, packed: Any, t: int) -> Any:
     """The totals of one token over the 16 rows, i32x16."""
     return _join(b, [b.extract_value(packed, t * REGISTERS + r) for r in range(REGISTERS)])
-
-
-def tile_type() -> types.Type:
-    """The results of a pass: TOKENS times f32x16."""
-    return types.UniTuple(f32x16, TOKENS)

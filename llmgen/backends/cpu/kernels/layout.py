@@ -35,8 +35,6 @@ PANEL_BLOCK = 8 * 64
 """Bytes of 32 weights in a panel: 8 groups of four weights for 16 rows, or at level i8mm 4 groups of eight."""
 PANEL_SCALES = 2 * 64
 """Bytes of the scale and the offset of each row (f32), which follow for every 32 weights, or every 16."""
-PANEL_FLOATS = 32 * 64
-"""Bytes of 32 weights of 16 rows as float32."""
 SHORT_SUMS = {2: 8, 3: 8, 4: 8, 5: 4, 6: 2}
 """By the bits of an unsigned weight: how many sums of two products with 8-bit activations fit into 16 bits."""
 MAX_COLUMNS = 8
@@ -126,6 +124,25 @@ def panel_scratch(
 PANEL_SPACE = 64 + 4 * 1024
 """What the panel kernel works with for itself at level amx: the configuration of the tiles, and four
 results of tiles, int32 [16 tokens][16 rows] each."""
+
+
+FLOAT_COLUMNS = 256
+"""Columns that the panel kernel of float weights takes at once, at most."""
+FLOAT_STRIDE = 4 * FLOAT_COLUMNS + 64
+"""Bytes from one token's activations to the next one's where that kernel has copied them side by side."""
+FLOAT_SPACE = TILE_TOKENS * FLOAT_STRIDE
+"""What these copies take."""
+
+
+def float_panel_scratch(chunk: int, together: int, max_tokens: int) -> int:
+    """Bytes that a thread of the panel kernel of float weights needs.
+
+    chunk: columns unpacked at once; together: panels of 16 rows unpacked at once, of which it may join two.  Behind
+    FLOAT_SPACE bytes stand the panels, f32 [chunk][rows] each, then the sums so far, f32 [tokens][rows] each.
+    """
+    rows = -(-together // 2) * 2 * PANEL_ROWS
+    tokens = -(-max_tokens // TILE_TOKENS) * TILE_TOKENS
+    return FLOAT_SPACE + 4 * rows * (chunk + tokens)
 
 
 TILE_BLOCK = 448

@@ -14,7 +14,7 @@ from llmgen.backends.cpu.kernels.simd import i8x32, i32x8, i64x4, offset, permut
 _EIGHT = types.UniTuple(i8x32, 8)
 
 
-def _transposed_storer(stride: int) -> Any:
+def transposed_storer(stride: int) -> Any:
     """``store(out, rows)``: group g of each of the eight 32-byte rows goes to out + g * stride."""
 
     @intrinsic
@@ -61,9 +61,9 @@ def _eights_storer(stride: int, order: Sequence[int]) -> Any:
     return store
 
 
-store_transposed_64 = _transposed_storer(64)
+store_transposed_64 = transposed_storer(64)
 store_rows_of_panel = _eights_storer(128, range(8)) if MATRICES else store_transposed_64
 """``store(out, rows)``: 32 weights of eight rows, half of a panel; the other half's lie HALF_PANEL bytes behind."""
 HALF_PANEL = 64 if MATRICES else 32
-store_tile = _eights_storer(64, (0, 1, 4, 5, 2, 3, 6, 7)) if MATRICES else _transposed_storer(32)
+store_tile = _eights_storer(64, (0, 1, 4, 5, 2, 3, 6, 7)) if MATRICES else transposed_storer(32)
 """``store(out, rows)``: 32 activations of eight tokens, see layout.TILE_BLOCK."""

@@ -14,10 +14,12 @@ from llmgen.backends.cpu.kernels.layout import (
     ACTIVATION_FORMATS,
     COLUMN_SUMS,
     FIELDS,
+    FLOAT_COLUMNS,
     MAX_COLUMNS,
     PANEL_ROWS,
     TILE_BLOCK,
     TILE_TOKENS,
+    float_panel_scratch,
     panel_scratch,
 )
 from llmgen.gguf import GGMLType
@@ -261,7 +263,10 @@ def panel(
     chunk: int = 2,
     together: int = 3,
 ) -> np.ndarray:
-    """x [n, n_cols] -> float32 [n, n_rows] by the kernel for prompts, plus ``add``."""
+    """x [n, n_cols] -> float32 [n, n_rows] by the kernel for prompts, plus ``add``.
+
+    chunk: blocks that are taken at once, or of float weights times 32 of them.
+    """
     n = len(x)
     tokens = -(-n // TILE_TOKENS) * TILE_TOKENS
     source = _padded(x, tokens, np.nan)  # tokens behind the last hold whatever was there
@@ -269,12 +274,12 @@ def panel(
     out = aligned((tokens + 1, panels * PANEL_ROWS + 16), fill=-7.5)
     if add is not None:
         out[:n, : m.n_rows] = add
-    tiles, blocks = source, m.n_cols
-    if m.key not in FLOATS:
-        tiles, blocks = tiled(x, level), m.n_cols // m.kernels.block
-    nbytes = -(-m.n_cols // 32) * m.kernels.panel_bytes + 64
-    if m.key not in FLOATS:
-        wide = chunk * m.kernels.block // 32
+    blocks = m.n_cols // m.kernels.block
+    if m.key in FLOATS:
+        tiles, chunk = source, min(32 * chunk, FLOAT_COLUMNS)
+        nbytes = float_panel_scratch(chunk, together, n)
+    else:
+        tiles, wide = tiled(x, level), chunk * m.kernels.block // 32
         _, nbytes = panel_scratch(m.kernels.panel_bytes, wide, together, -(-blocks // chunk), n)
     for thread, (first, last) in enumerate(ranges(panels, n_threads)):
         step(

@@ -232,7 +232,7 @@ def test_recorded_blocks() -> None:
     assert {*KEYS} - {"f32", "f64"} == {name.lower() for name in names}
 
 
-@pytest.mark.parametrize("key", QUANTIZED)
+@pytest.mark.parametrize("key", KEYS)
 def test_blocking_for_the_caches_changes_no_bit(key: str) -> None:
     """A sum that waits in memory for the next columns goes on as if it had stayed in a register."""
     rng = np.random.default_rng(12)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from llmgen.backends.cpu.kernels.layout import (
     ACTIVATION_FORMATS,
     PANEL_BLOCK,
-    PANEL_FLOATS,
     PANEL_SCALES,
     SHORT_SUMS,
 )
@@ -52,8 +51,8 @@ class QuantType:
 
     @property
     def panel_bytes(self) -> int:
-        """Bytes of a panel of 16 rows, per 32 weights."""
-        return PANEL_FLOATS if self.is_float else PANEL_BLOCK + PANEL_SCALES * (1 + self.halves)
+        """Bytes of a panel of 16 rows of a quantized type, per 32 weights."""
+        return PANEL_BLOCK + PANEL_SCALES * (1 + self.halves)
 
     @property
     def groups(self) -> int:
@@ -66,7 +65,7 @@ class QuantType:
 
     @property
     def panel(self) -> str:
-        return f"quants.panel:{self.key}"
+        return f"quants.{'float_panel' if self.is_float else 'panel'}:{self.key}"
 
     @property
     def turned(self) -> str:

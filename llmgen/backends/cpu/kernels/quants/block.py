@@ -58,6 +58,7 @@ class Floats:
 
     dot: Row
     load1: Callable[..., Any]  # (p) -> the weight at p
+    load8: Callable[..., Any]  # (p) -> i8x32: the eight weights at p as float32
     dequantize: Callable[..., Any]  # (p, out): the weight as float32
 
 

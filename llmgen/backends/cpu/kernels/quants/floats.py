@@ -7,17 +7,22 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
+from llmgen.backends.cpu.kernels import half
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants.block import Floats, Row
 from llmgen.backends.cpu.kernels.quants.vectors import keep_lanes, load_u16
 from llmgen.backends.cpu.kernels.simd import (
     bfloat_to_f32x16,
+    f32x8,
     f32x16,
     fma,
     half_to_f32x16,
+    i8x32,
+    i32x8,
     load_f16,
     load_f32,
     load_f32x16,
+    load_i8x32,
     load_i16x16,
     pointer,
     store_f32,
@@ -62,8 +67,8 @@ def _load_f64(floats: Any) -> Any:
     )
 
 
-def _floats(size: int, load16: Any, load1: Any) -> Floats:
-    """A type of ``size`` bytes, given how 16 of them and how one is loaded as float32."""
+def _floats(size: int, load16: Any, load1: Any, load8: Any) -> Floats:
+    """A type of ``size`` bytes, given how 16 of them, how one, and how eight of them are loaded as float32."""
 
     @inline
     def unpack(p):  # type: ignore[no-untyped-def]
@@ -89,10 +94,29 @@ def _floats(size: int, load16: Any, load1: Any) -> Floats:
     def dequantize(p, out):  # type: ignore[no-untyped-def]
         store_f32(out, load1(p))
 
-    return Floats(Row(unpack, fold, finish, unpack_tail), load1, dequantize)
+    return Floats(Row(unpack, fold, finish, unpack_tail), load1, load8, dequantize)
 
 
-F64 = _floats(8, _load_f64(f32x16), _load_f64(types.float32))
-F32 = _floats(4, _load16_f32, load_f32)
-F16 = _floats(2, _load16_f16, load_f16)
-BF16 = _floats(2, _load16_bf16, _load1_bf16)
+def _eight(kind: Any, widen: Any) -> Any:
+    """``f(p)``, i8x32: eight numbers of an LLVM type at p, as ``widen(builder, vector)`` makes them float32."""
+    vec = ir.VectorType(kind, 8)
+
+    def emit(b: Any, p: Any) -> Any:
+        return b.bitcast(widen(b, b.load(pointer(b, p), align=1, typ=vec)), i8x32.llvm)
+
+    return unary(types.intp, i8x32, emit)
+
+
+def _doubles_to_floats(b: Any, v: Any) -> Any:
+    return b.fptrunc(v, f32x8.llvm)
+
+
+def _bfloats_to_floats(b: Any, v: Any) -> Any:
+    return b.shl(b.zext(v, i32x8.llvm), ir.Constant(i32x8.llvm, [16] * 8))
+
+
+_I16 = ir.IntType(16)
+F64 = _floats(8, _load_f64(f32x16), _load_f64(types.float32), _eight(ir.DoubleType(), _doubles_to_floats))
+F32 = _floats(4, _load16_f32, load_f32, load_i8x32)
+F16 = _floats(2, _load16_f16, load_f16, _eight(_I16, half.extend))
+BF16 = _floats(2, _load16_bf16, _load1_bf16, _eight(_I16, _bfloats_to_floats))

@@ -10,17 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
-
 from llmgen.backends.cpu.kernels import amx
 from llmgen.backends.cpu.kernels.abi import CONTROL_TOKENS, arg, control_field, inline, step
 from llmgen.backends.cpu.kernels.arguments import Panel, places
-from llmgen.backends.cpu.kernels.dot import TOKENS, tile_type
 from llmgen.backends.cpu.kernels.layout import PANEL_ROWS, PANEL_SPACE, TILE_TOKENS
 from llmgen.backends.cpu.kernels.quants import TABLE, QuantType
-from llmgen.backends.cpu.kernels.quants.block import Block, Floats, functions_of
+from llmgen.backends.cpu.kernels.quants.block import Block, functions_of
 from llmgen.backends.cpu.kernels.quants.passes import (
     PASS,
     SIGNED,
@@ -29,19 +24,8 @@ from llmgen.backends.cpu.kernels.quants.passes import (
     load_sums,
     pass_of,
     zero_sums,
-    zeros,
 )
-from llmgen.backends.cpu.kernels.simd import (
-    call_intrinsic,
-    constant,
-    f32x16,
-    i8x32,
-    load_f32x16,
-    pointer,
-    splat_value,
-    store_f32,
-    store_f32x16,
-)
+from llmgen.backends.cpu.kernels.simd import constant, i8x32, load_f32x16, store_f32x16
 from llmgen.backends.cpu.kernels.transpose import HALF_PANEL, store_rows_of_panel
 
 at = places(Panel)
@@ -173,82 +157,6 @@ def _make(quant: QuantType, functions: Block) -> Any:
     return step(panel)
 
 
-_FLOATS = tile_type()
-_zero_floats = zeros(TOKENS)
-_CHAIN = 32  # products in a row that one float sum takes up: the rounding of a sum grows with its length
-
-
-@intrinsic
-def float_step(typing_context: Any, f: Any, weights: Any, x: Any, stride: Any) -> Any:
-    """f[t] += weights (16 rows) * x[t], one weight a row; x[t] lies ``stride`` bytes behind x[t - 1]."""
-
-    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        packed, w, address, step_bytes = args
-        rows = b.load(pointer(b, w), align=64, typ=f32x16.llvm)
-        sums = []
-        for t in range(TOKENS):
-            value = splat_value(b, b.load(pointer(b, address), align=4, typ=ir.FloatType()), f32x16.llvm)
-            sums.append(
-                call_intrinsic(b, "llvm.fma.v16f32", f32x16.llvm, [rows, value, b.extract_value(packed, t)])
-            )
-            address = b.add(address, step_bytes)
-        return context.make_tuple(b, _FLOATS, sums)
-
-    return _FLOATS(_FLOATS, types.intp, types.intp, types.intp), generate
-
-
-@intrinsic
-def tile_sum(typing_context: Any, f: Any, g: Any) -> Any:
-    """f[t] + g[t] for all tokens."""
-
-    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        pairs = [(b.extract_value(args[0], t), b.extract_value(args[1], t)) for t in range(TOKENS)]
-        return context.make_tuple(b, _FLOATS, [b.fadd(x, y) for x, y in pairs])
-
-    return _FLOATS(_FLOATS, _FLOATS), generate
-
-
-def _make_float(quant: QuantType, functions: Floats) -> Any:
-    load1, size = functions.load1, quant.block_bytes
-
-    def panel(args: int, thread: int, n_threads: int) -> None:
-        """As for quantized types, but x is f32 [tokens][blocks], and the panel f32 [blocks][16]."""
-        row_bytes = arg(args, at.row_bytes)
-        n = arg(args, at.blocks)
-        scratch = arg(args, at.scratch)
-        out_stride = arg(args, at.out_stride)
-        x_stride = arg(args, at.x_stride)
-        add = arg(args, at.add) != 0
-        tokens = (
-            (control_field(arg(args, at.control), CONTROL_TOKENS) + TILE_TOKENS - 1)
-            // TILE_TOKENS
-            * TILE_TOKENS
-        )
-        for index in range(arg(args, at.first), arg(args, at.last)):
-            row = index * PANEL_ROWS
-            for r in range(PANEL_ROWS):
-                p = arg(args, at.weights) + min(row + r, arg(args, at.rows) - 1) * row_bytes
-                for k in range(n):
-                    store_f32(scratch + 64 * k + 4 * r, load1(p + size * k))
-            for t in range(0, tokens, TOKENS):
-                x = arg(args, at.x) + t * x_stride
-                f = _zero_floats()
-                for start in range(0, n, _CHAIN):
-                    part = _zero_floats()
-                    for k in range(start, min(start + _CHAIN, n)):
-                        part = float_step(part, scratch + 64 * k, x + 4 * k, x_stride)
-                    f = tile_sum(f, part)
-                o = arg(args, at.out) + t * out_stride + 4 * row
-                for v in f:
-                    if add:
-                        v = v + load_f32x16(o)
-                    store_f32x16(o, v)
-                    o += out_stride
-
-    return step(panel)
-
-
 def __getattr__(key: str) -> Any:
     """The kernel of a type, made when it is asked for."""
-    functions = functions_of(key)
-    return (_make_float if TABLE[key].is_float else _make)(TABLE[key], functions)
+    return _make(TABLE[key], functions_of(key))
