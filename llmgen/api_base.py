@@ -15,6 +15,7 @@ from llmgen.api_kv import resolved
 from llmgen.api_speculation import OpenDraft
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model
+from llmgen.backends.cpu.weight_memory import Load
 from llmgen.engine.kv_plan import Plan
 from llmgen.engine.prompt import Prompt, prompt_ids
 from llmgen.engine.sequence_state import OnPrompt, Reuse
@@ -84,6 +85,7 @@ class LoadedModel:
         kv_type: KVType | KVCacheConfig | KVAutoConfig = "f16",
         rope_scaling: str | None = None,
         decode_plan: DecodePlanName | DecodeConfig = "auto",
+        load: Load = "auto",
         chat_template: str | PathLike[str] | ChatTemplate | None = None,
         params: SamplingParams | None = None,
         draft: str | PathLike[str] | None = None,
@@ -103,6 +105,9 @@ class LoadedModel:
         the model and chooses, see :attr:`kv_plan`.  ``rope_scaling``, such as ``"yarn:4"``, ``"linear:2"`` or
         ``"none"``, maps positions beyond the trained context into it, in place of the file's way.
         ``decode_plan`` says how generated tokens attend to a long context, see :class:`DecodeConfig`.
+        ``load`` says where the weights lie while they are used: in the mapped file ("mmap"), in a copy in large
+        pages of memory, from which they are read faster ("memory", Linux only), or first the one and then, as tokens
+        are generated, more and more the other, if half of the free memory holds them ("auto").
         ``chat_template`` replaces the file's main one: a Jinja text, the path of a Jinja file, or the name of
         one of the file's further templates or of a built-in format.  ``params`` hold for every call that brings
         none.  ``draft``, the path or name of a smaller model with the same vocabulary, and ``lookup``
@@ -133,6 +138,7 @@ class LoadedModel:
                 *(file, n_ctx, n_threads, kinds, progress),
                 rope_scaling=rope_scaling,
                 decode_plan=decode_plan,
+                load=load,
             )
         except BaseException:
             self._finalizer()

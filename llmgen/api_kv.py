@@ -70,9 +70,8 @@ def plan_for(
 
     @contextmanager
     def opened(kinds: KVCacheConfig) -> Iterator[Model]:
-        model = Model.load(
-            file, n_ctx=layout.n_ctx, n_threads=threads, kv_type=kinds, rope_scaling=rope_scaling
-        )
+        # weights that moved between the runs would favour the kinds that are measured last
+        model = Model.load(*(file, layout.n_ctx, threads, kinds), rope_scaling=rope_scaling, load="mmap")
         try:
             yield model
         finally:

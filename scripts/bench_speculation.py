@@ -182,6 +182,7 @@ def main() -> None:
         file = stack.enter_context(GGUFFile.open(args.model))
         n_ctx = max(guessing.N_CTX, args.prompt + args.tokens + 8)
         model = Model.load(file, n_ctx=n_ctx, n_threads=args.threads)
+        model.settle()
         stack.callback(model.close)
         generator = random.Random(1)
         prompt = [generator.randrange(1, 250) for _ in range(args.prompt)]
@@ -213,6 +214,7 @@ def _draft_time(stack: ExitStack, args: argparse.Namespace, model: Model, prompt
     """The draft, which shares the model's threads."""
     file = stack.enter_context(GGUFFile.open(args.draft))
     draft = Model.load(file, n_ctx=model.n_ctx, beside=model)
+    draft.settle()
     stack.callback(draft.close)
     return DraftTime(draft, prompt)
 

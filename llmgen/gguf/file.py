@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
 
 from llmgen.errors import shown
+from llmgen.gguf.large_pages import LargePages
 from llmgen.gguf.part import Part, read_part
 from llmgen.gguf.problems import problem
 from llmgen.gguf.splits import check_belongs, check_is_first, check_together, other_paths
@@ -100,6 +102,11 @@ class GGUFFile:
         self.check_whole()  # cutting is writing, too, and the clearer word for it
         for file in self._files:
             file.check_unchanged()
+
+    @cached_property
+    def large_pages(self) -> LargePages:
+        """What can be moved into memory in large pages, without a change of any address."""
+        return LargePages(self._files)
 
     def close(self) -> None:
         """Close the mapping.  Tensors and their addresses must not be used afterwards.

@@ -57,6 +57,14 @@ class MappedFile:
             raise ValueError(f"the model file {self.path.name} was closed")
         return self._bytes
 
+    def read_into(self, room: memoryview, at: int) -> None:
+        """Fill ``room`` with what the file has from byte ``at`` on.  Raises OSError, also where it ends before."""
+        while room:
+            read = os.preadv(self._file.fileno(), [room], at)
+            if not read:
+                raise OSError(f"{self.path} was cut short")
+            room, at = room[read:], at + read
+
     def check_unchanged(self) -> None:
         """Raise ModelFileError if the file was written to since it was mapped; one renamed over it is another file."""
         if not self._file.closed and _state(self._file) != self._state:

@@ -33,6 +33,7 @@ from llmgen.backends.cpu.runtime.threads import default_threads
 from llmgen.backends.cpu.sequence import Sequence
 from llmgen.backends.cpu.sizes import CHUNK, WHOLE, check_local, check_sizes, default_context, whole
 from llmgen.backends.cpu.states import StateLayout
+from llmgen.backends.cpu.weight_memory import Load, WeightMemory, checked_load
 from llmgen.errors import ContextFullError, Interrupted, LLMGenError, UsageError
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import check_all_read, read_model
@@ -69,10 +70,13 @@ class Model:
         progress: Progress | None,
         beside: Model | None = None,
         decode_plan: DecodePlan | None = None,
+        load: Load = "auto",
     ) -> None:
         self.config = config
         self.n_ctx, self.n_threads = n_ctx, n_threads
         self._file = file
+        self.weight_memory = WeightMemory(file, load)
+        """Where the weights lie."""
         self._beside = beside
         self._lock = threading.RLock()
         self._closed = self._closing = self._cancelled = False
@@ -112,6 +116,8 @@ class Model:
         self._library.require([*KERNELS, *SAMPLING_KERNELS, *needed], progress)
         self._workspace = Workspace(*self._programs.values())
         self._team: ThreadTeam = beside._team if beside else ThreadTeam(n_threads, self._library)
+        if load == "memory":
+            self.settle()
         _models.add(self)
 
     @classmethod
@@ -126,6 +132,7 @@ class Model:
         beside: Model | None = None,
         rope_scaling: str | None = None,
         decode_plan: str | DecodeConfig = "auto",
+        load: str = "auto",
     ) -> Model:
         """Make a model ready to run.
 
@@ -135,18 +142,20 @@ class Model:
         progress: called while kernels are compiled; level: a kernel level below this CPU's best;
         beside: a model whose threads this one shares, and whose lock: only one of them runs at a
         time, and it is to be closed last; rope_scaling: how positions are scaled, as --rope-scaling says it,
-        by default as the file says; decode_plan: how generated tokens attend.  The file must stay open until ``close``.
+        by default as the file says; decode_plan: how generated tokens attend; load: where the weights
+        lie, as --load says it (beside: as there).  The file must stay open until ``close``.
         Raises UnsupportedModelError, UsageError, KernelError.
         """
         kinds = KVCacheConfig.of(kv_type)
         config = stretched(read_model(file), rope_scaling, file)
         n_ctx = default_context(config, kinds) if n_ctx is None else whole("the context (n_ctx)", n_ctx)
         if beside is not None:
-            n_threads, level = beside.n_threads, beside.kernel_level
+            n_threads, level, load = beside.n_threads, beside.kernel_level, beside.weight_memory.load
         n_threads = default_threads() if n_threads is None else whole("threads (n_threads)", n_threads)
         check_sizes(n_ctx, n_threads)
         decode = DecodeConfig.of(decode_plan).resolved
-        return cls(file, config, n_ctx, n_threads, kinds, level, progress, beside, decode)
+        where = checked_load(load)
+        return cls(file, config, n_ctx, n_threads, kinds, level, progress, beside, decode, where)
 
     # ---- facts ----------------------------------------------------------------------
 
@@ -253,6 +262,8 @@ class Model:
             self.readings.report(reading, longest, n_tokens, n_threads, seconds)
         if self.on_run is not None:
             self.on_run(role, n_tokens, seconds)
+        if role == "generated":
+            self.weight_memory.after(seconds)
         return self._logits(program, sum(part.n_logits for part in parts))
 
     def prefill(
@@ -302,6 +313,11 @@ class Model:
                 return dict(self._profile.seconds)
             finally:
                 self._profile = None
+
+    def settle(self) -> None:
+        """Do now what is otherwise done between runs: move the weights, as far as they are to be moved."""
+        with self.lock:
+            self.weight_memory.move_all(self.n_threads)
 
     @contextmanager
     def _running(self) -> Iterator[None]:

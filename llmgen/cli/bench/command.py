@@ -258,8 +258,10 @@ class _Work:
                 *(file, self.plan.n_ctx, threads, kind, progress),
                 rope_scaling=self.engine.rope_scaling,
                 decode_plan=self.engine.decode_plan or "auto",
+                load=self.engine.load or "auto",
             )
             load_s = time.perf_counter() - started
+        model.settle()
         note_local_window(model)
         warn_of_plan(chosen)
         settle_readings(model, sorted({t.depth + t.tokens for t in self.plan.tests if t.n_generate}), kinds)

@@ -20,7 +20,7 @@ _KV_TYPE_HELP = (
 )
 _WHEN_OPENED = (
     *("ctx", "threads", "rope-scaling", "decode-plan", "decode-q-chunk", "decode-local-window"),
-    "decode-buckets",
+    *("decode-buckets", "load"),
     *("kv-type", "kv-budget", "kv-max-delta-nll", "kv-max-ppl-ratio", "kv-max-mean-kl", "kv-probe-tokens"),
     *("kv-probe-steps", "kv-plan", "kv-probe-interval", "kv-strict"),
     *("draft", "lookup", "draft-max", "draft-min-acceptance", "draft-method"),
@@ -36,6 +36,7 @@ class EngineOptions:
     kv_type: str | KVAutoConfig | None = None
     rope_scaling: str | None = None
     decode_plan: DecodeConfig | None = None
+    load: str | None = None
 
     def given(self) -> dict[str, Any]:
         """The options that the user set, as arguments of ``LLM``."""
@@ -92,11 +93,13 @@ def _decode_options() -> list[inspect.Parameter]:
     plan = "how generated tokens attend: none, auto or fixed"
     together = "with fixed: tokens that read the keys together"
     window = "with fixed: see only the last N keys and the first 64, roughly"
+    load = "where weights lie: in the mapped file, in a copy in large pages of memory, or as it pays"
     return [
         flag_parameter("decode_plan", str, plan, "auto", metavar="PLAN"),
         flag_parameter("decode_q_chunk", int, together, str(MOST_TOGETHER)),
         flag_parameter("decode_local_window", int, window, "", metavar="N"),
         _bucket_option(),
+        flag_parameter("load", str, load, "auto", metavar="mmap|memory|auto"),
     ]
 
 
