@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from llmgen.backends.cpu.dry_run import dry_run
 from llmgen.backends.cpu.kernels.kv import attention_kernel
 from llmgen.backends.cpu.machine import machine
 from llmgen.backends.cpu.memory import available_bytes
-from llmgen.backends.cpu.model import Model, dry_run
+from llmgen.backends.cpu.model import Model
 from llmgen.backends.cpu.runtime.cpu import target
 from llmgen.backends.cpu.runtime.library import KernelLibrary, Progress
 from llmgen.backends.cpu.runtime.threads import default_threads

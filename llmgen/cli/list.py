@@ -85,7 +85,7 @@ def _describe(model: hub.LocalModel) -> dict[str, Any]:
         "fetched_from": state.fetched_from(model.path),
         "runs": False,
     }
-    from llmgen.backends.cpu.model import dry_run
+    from llmgen.backends.cpu.dry_run import dry_run
     from llmgen.cli.common.summary import quant_mix, quantization_name
     from llmgen.gguf import GGUFFile
 

@@ -15,7 +15,7 @@ import tiny
 from arch_files import build_file
 from archs import read_spec
 from engines import engine
-from llmgen.backends.cpu.model import dry_run
+from llmgen.backends.cpu.dry_run import dry_run
 from llmgen.errors import UnsupportedModelError
 from llmgen.gguf import GGUFFile
 from naive import logits

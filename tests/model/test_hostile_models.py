@@ -17,7 +17,8 @@ import pytest
 import tiny
 import variants
 from archs import build_variant
-from llmgen.backends.cpu.model import Model, dry_run
+from llmgen.backends.cpu.dry_run import dry_run
+from llmgen.backends.cpu.model import Model
 from llmgen.errors import LLMGenError, UnsupportedModelError
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import read_model

@@ -13,7 +13,7 @@ import pytest
 
 import variants
 from archs import CHANGED, SPECS, build_arch, build_changed, build_variant, reference
-from llmgen.backends.cpu.model import dry_run
+from llmgen.backends.cpu.dry_run import dry_run
 from llmgen.backends.numpy import NumpyModel, functions
 from llmgen.errors import UsageError
 from llmgen.gguf import GGUFFile

@@ -10,7 +10,7 @@ import pytest
 import variants
 from archs import build_arch, build_variant
 from engines import engine
-from llmgen.backends.cpu.model import dry_run
+from llmgen.backends.cpu.dry_run import dry_run
 from llmgen.errors import UsageError
 from llmgen.gguf import GGUFFile
 from llmgen.model.rope_option import RopeOption

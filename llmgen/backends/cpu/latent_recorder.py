@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from llmgen.backends.cpu.attention_recorder import AttentionRecorder
 from llmgen.backends.cpu.binding import BoundMatrix
 from llmgen.backends.cpu.kernels.kv import attention_kernel
 from llmgen.backends.cpu.kernels.layout import KEY_GROUP, chosen_scratch, latent_scratch
 from llmgen.backends.cpu.partitions import floats_bytes, share
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Each, Value
-from llmgen.backends.cpu.recorder import Recorder
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.model.weights import Matrix, Vector
 
@@ -21,7 +21,7 @@ def _shift(nbytes: int) -> Callable[[int, int], int]:
     return lambda thread, n_threads: nbytes
 
 
-class LatentRecorder(Recorder):
+class LatentRecorder(AttentionRecorder):
     """The part of the vocabulary that is about latent attention."""
 
     def attend_latent(

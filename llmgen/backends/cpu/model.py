@@ -18,23 +18,21 @@ import numpy as np
 from llmgen.backends.cpu import cache_file
 from llmgen.backends.cpu.binding import Binding
 from llmgen.backends.cpu.decode_recorder import DecodeRecorder
-from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS, TILE_TOKENS
+from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS
 from llmgen.backends.cpu.kernels.sampling_arguments import SAMPLING_KERNELS
-from llmgen.backends.cpu.memory import check_recurrent
 from llmgen.backends.cpu.prefill_recorder import PrefillRecorder
 from llmgen.backends.cpu.profile import Profile
 from llmgen.backends.cpu.program import Control, Program, Workspace
 from llmgen.backends.cpu.readings import Readings
+from llmgen.backends.cpu.run_checks import check_parts, check_room, check_text
 from llmgen.backends.cpu.runtime.interrupt import WATCHER
 from llmgen.backends.cpu.runtime.library import KernelLibrary, Progress
 from llmgen.backends.cpu.runtime.team import KERNELS, ThreadTeam
 from llmgen.backends.cpu.runtime.thread_policy import ThreadPolicy
-from llmgen.backends.cpu.runtime.threads import default_threads
 from llmgen.backends.cpu.sequence import Sequence
-from llmgen.backends.cpu.sizes import CHUNK, WHOLE, check_local, check_sizes, default_context, whole
-from llmgen.backends.cpu.states import StateLayout
+from llmgen.backends.cpu.sizes import check_local, checked_layout, chosen_sizes, longest_run
 from llmgen.backends.cpu.weight_memory import Load, WeightMemory, checked_load
-from llmgen.errors import ContextFullError, Interrupted, LLMGenError, UsageError
+from llmgen.errors import Interrupted, LLMGenError, UsageError
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import check_all_read, read_model
 from llmgen.model.decode_config import DecodeConfig, DecodePlan
@@ -42,7 +40,7 @@ from llmgen.model.decoder import Decoder
 from llmgen.model.fingerprint import fingerprint
 from llmgen.model.kv_config import KVCacheConfig
 from llmgen.model.rope_option import check_stretchable, has_own_factors, stretched
-from llmgen.model.runs import MAX_PARTS, Part, Role, token_ids
+from llmgen.model.runs import Part, Role, token_ids
 from llmgen.model.weights import Weights
 
 _LOGITS_BYTES = 1 << 26  # a prompt run takes fewer tokens where its logits would exceed this
@@ -85,11 +83,9 @@ class Model:
         """How generated tokens attend."""
         self.on_run: Callable[[Role, int, float], None] | None = None
         """Called after each run with what its tokens were, how many, and the seconds it took."""
-        chunk = min(CHUNK if config.causal else WHOLE, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
-        self.max_prompt_tokens = chunk
+        self.max_prompt_tokens = chunk = longest_run(config, n_ctx)
         """The most prompt tokens in one run of this model."""
-        self.layout = StateLayout(config.states(), n_ctx, chunk, kinds)
-        check_recurrent(self.layout.bytes_for(0))
+        self.layout = checked_layout(config, n_ctx, kinds)
         self.max_outputs = max(MAX_COLUMNS, min(chunk, _LOGITS_BYTES // (4 * config.vocab_size)))
         if not config.causal:
             self.max_outputs = chunk
@@ -148,11 +144,9 @@ class Model:
         """
         kinds = KVCacheConfig.of(kv_type)
         config = stretched(read_model(file), rope_scaling, file)
-        n_ctx = default_context(config, kinds) if n_ctx is None else whole("the context (n_ctx)", n_ctx)
         if beside is not None:
             n_threads, level, load = beside.n_threads, beside.kernel_level, beside.weight_memory.load
-        n_threads = default_threads() if n_threads is None else whole("threads (n_threads)", n_threads)
-        check_sizes(n_ctx, n_threads)
+        n_ctx, n_threads = chosen_sizes(config, kinds, n_ctx, n_threads)
         decode = DecodeConfig.of(decode_plan).resolved
         where = checked_load(load)
         return cls(file, config, n_ctx, n_threads, kinds, level, progress, beside, decode, where)
@@ -227,7 +221,7 @@ class Model:
         Interrupted.
         """
         checked = [part._replace(ids=token_ids(part.ids, self.config.vocab_size)) for part in parts]
-        self._check_run(checked, role)
+        self._check_parts(checked, role)
         with self._running():
             return read(self._forward(checked, role))
 
@@ -235,7 +229,7 @@ class Model:
         """One run over checked parts: the logits, float32 [sum of n_logits, n_vocab], in place."""
         program = self._programs[role]
         for part in parts:
-            self._check_room(part.seq, len(part.ids))
+            check_room(part.seq, len(part.ids), self.layout)
         memories = [part.seq.memory() for part in parts]  # held until the run has ended
         for part in parts:
             part.seq.begin_write(part.seq.length + len(part.ids))
@@ -279,8 +273,8 @@ class Model:
         if logits not in ("last", "all", "none"):
             raise UsageError(f"logits is {logits!r}, expected 'last', 'all' or 'none'")
         with self._running():
-            self._check_room(seq, len(tokens))
-            self._check_whole(len(tokens))
+            check_room(seq, len(tokens), self.layout)
+            check_text(len(tokens), self.max_prompt_tokens, self.config)
             out = np.empty((len(tokens), self.config.vocab_size), np.float32) if logits == "all" else None
             size = (
                 min(self.max_prompt_tokens, self.max_outputs) if logits == "all" else self.max_prompt_tokens
@@ -354,44 +348,11 @@ class Model:
         if self._closing:
             raise LLMGenError("this model is closed; load it again")
 
-    def _check_run(self, parts: list[Part], role: Role) -> None:
-        """Refuse parts that do not fit into one run."""
-        if role not in self._programs:
+    def _check_parts(self, parts: list[Part], role: Role) -> None:
+        most = {"generated": MAX_COLUMNS, "prompt": self.max_prompt_tokens}
+        if role not in most:
             raise UsageError(f"the role is {role!r}, expected 'generated' or 'prompt'")
-        total = sum(len(part.ids) for part in parts)
-        most = MAX_COLUMNS if role == "generated" else self.max_prompt_tokens
-        if not 1 <= len(parts) <= MAX_PARTS or total > most:
-            raise UsageError(
-                f"{len(parts)} sequences and {total} tokens, expected 1 to {MAX_PARTS} sequences of up to "
-                f"{most} tokens together in the role {role!r}"
-            )
-        if len({id(part.seq) for part in parts}) != len(parts):
-            raise UsageError("the same sequence was given twice, expected one part for each")
-        n_logits = sum(part.n_logits for part in parts)
-        if n_logits > self.max_outputs or any(not 0 <= p.n_logits <= len(p.ids) for p in parts):
-            raise UsageError(
-                f"the logits of {n_logits} tokens were asked for, expected those of at most {self.max_outputs}, "
-                "and of no more than a sequence is given"
-            )
-
-    def _check_room(self, seq: Sequence, n: int) -> None:
-        if seq.layout is not self.layout:
-            raise UsageError(
-                "this sequence belongs to another model; make one with new_sequence of this model"
-            )
-        if n > seq.room():
-            raise ContextFullError(
-                f"{n} more tokens do not fit: the context holds {self.n_ctx} and {seq.length} are taken; "
-                "use a larger context (-c)"
-            )
-
-    def _check_whole(self, n: int) -> None:
-        """Refuse a text that would be cut into runs though its tokens see what comes after them."""
-        if not self.config.causal and n > self.max_prompt_tokens:
-            raise UsageError(
-                f"{n} tokens, expected at most {self.max_prompt_tokens}: the tokens of {self.config.architecture} "
-                "see those behind them, so that a text has to be computed in one run"
-            )
+        check_parts(parts, role, most[role], self.max_outputs)
 
     def _run(self, program: Program, n_tokens: int) -> tuple[float, int]:
         """Run a program over the tokens of the control block.
@@ -427,31 +388,6 @@ class Model:
         first = value.offset
         rows = self._workspace.shared.data[first : first + value.stride * n].view(np.float32)
         return rows.reshape(n, value.stride // 4)[:, : self.config.vocab_size]
-
-
-def dry_run(
-    file: GGUFFile,
-    n_ctx: int | None = None,
-    kv_type: str | KVCacheConfig = "f16",
-    n_threads: int | None = None,
-    rope_scaling: str | None = None,
-) -> tuple[Decoder, StateLayout]:
-    """The architecture and layout that ``Model.load`` would use for a file, without kernels, threads or memory.
-
-    The forward pass is recorded once, which checks every tensor's name, shape and type.
-    Raises as ``load`` does.
-    """
-    kinds = KVCacheConfig.of(kv_type)
-    config = stretched(read_model(file), rope_scaling, file)
-    n_ctx = default_context(config, kinds) if n_ctx is None else n_ctx
-    check_sizes(n_ctx, default_threads() if n_threads is None else n_threads)
-    layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kinds)
-    check_recurrent(layout.bytes_for(0))
-    weights, binding = Weights(file), Binding(n_ctx)
-    config.forward(DecodeRecorder(binding, 0), weights, layout.states)
-    check_all_read(file, weights, config)
-    check_stretchable(config, binding.stretchable)
-    return config, layout
 
 
 _models: weakref.WeakSet[Model] = weakref.WeakSet()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 
-from llmgen.backends.cpu.memory import available_bytes
+from llmgen.backends.cpu.kernels.layout import TILE_TOKENS
+from llmgen.backends.cpu.memory import available_bytes, check_recurrent
+from llmgen.backends.cpu.runtime.threads import default_threads
 from llmgen.backends.cpu.states import UNBOUNDED, PlacedKV, StateLayout
 from llmgen.errors import UsageError, shown
 from llmgen.model.decode_config import DecodePlan
@@ -21,7 +23,20 @@ _MAX_THREADS = 256
 _LEAST_CONTEXT = 2048  # tokens; a smaller default is never chosen
 
 
-def whole(name: str, value: object) -> int:
+def chosen_sizes(
+    config: Decoder, kinds: KVCacheConfig, n_ctx: int | None, n_threads: int | None
+) -> tuple[int, int]:
+    """The context and the number of threads, chosen where they are None.  Raises UsageError for impossible ones."""
+    n_ctx = default_context(config, kinds) if n_ctx is None else _whole("the context (n_ctx)", n_ctx)
+    n_threads = default_threads() if n_threads is None else _whole("threads (n_threads)", n_threads)
+    if not 1 <= n_ctx <= MAX_CONTEXT:
+        raise UsageError(f"the context is {shown(n_ctx)} tokens, expected 1 to {MAX_CONTEXT} (-c)")
+    if not 1 <= n_threads <= _MAX_THREADS:
+        raise UsageError(f"{shown(n_threads)} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
+    return n_ctx, n_threads
+
+
+def _whole(name: str, value: object) -> int:
     """A whole number of any type; UsageError for anything else."""
     try:
         if not isinstance(value, bool):
@@ -31,12 +46,16 @@ def whole(name: str, value: object) -> int:
     raise UsageError(f"{name} must be a whole number, not {value!r}")
 
 
-def check_sizes(n_ctx: int, n_threads: int) -> None:
-    """Raises UsageError for an impossible context or number of threads."""
-    if not 1 <= n_ctx <= MAX_CONTEXT:
-        raise UsageError(f"the context is {shown(n_ctx)} tokens, expected 1 to {MAX_CONTEXT} (-c)")
-    if not 1 <= n_threads <= _MAX_THREADS:
-        raise UsageError(f"{shown(n_threads)} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
+def longest_run(config: Decoder, n_ctx: int) -> int:
+    """The most prompt tokens in one run of a model with this context, whole tiles."""
+    return min(CHUNK if config.causal else WHOLE, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
+
+
+def checked_layout(config: Decoder, n_ctx: int, kinds: KVCacheConfig) -> StateLayout:
+    """Where the states of a sequence lie.  Raises as ``check_recurrent`` does."""
+    layout = StateLayout(config.states(), n_ctx, longest_run(config, n_ctx), kinds)
+    check_recurrent(layout.bytes_for(0))
+    return layout
 
 
 def check_local(plan: DecodePlan, layout: StateLayout, kernels: Iterable[str]) -> None:
@@ -57,7 +76,7 @@ def default_context(config: Decoder, kinds: KVCacheConfig) -> int:
     n_ctx = config.reach
     free = available_bytes()
     while free is not None and n_ctx > _LEAST_CONTEXT:
-        layout = StateLayout(config.states(), n_ctx, min(CHUNK, n_ctx), kinds)
+        layout = StateLayout(config.states(), n_ctx, longest_run(config, n_ctx), kinds)
         if layout.bytes_for(n_ctx) <= free // 2:
             break
         n_ctx = max(n_ctx // 2, _LEAST_CONTEXT)

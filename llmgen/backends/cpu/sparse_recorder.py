@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from llmgen.backends.cpu.attention_recorder import AttentionRecorder
 from llmgen.backends.cpu.kernels import sparse_arguments  # noqa: F401 - its tables
 from llmgen.backends.cpu.kernels.kv import attention_kernel, spans_scratch
 from llmgen.backends.cpu.kernels.layout import KEY_GROUP
 from llmgen.backends.cpu.plan import EVERYTHING, Value
-from llmgen.backends.cpu.recorder import Recorder
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.model.weights import Vector
 
@@ -25,7 +25,7 @@ class ChosenBlocks:
     head_stride: int
 
 
-class SparseRecorder(Recorder):
+class SparseRecorder(AttentionRecorder):
     """The part of the vocabulary that is about chosen blocks of keys."""
 
     def attend(

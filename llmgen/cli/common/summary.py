@@ -143,7 +143,7 @@ def describe_engine(file: GGUFFile, engine: EngineOptions) -> dict[str, Any]:
     The forward pass is recorded once, which checks every tensor's shape and type;
     ``error`` says why the model cannot run.  Raises UsageError for options that no model takes.
     """
-    from llmgen.backends.cpu.model import dry_run
+    from llmgen.backends.cpu.dry_run import dry_run
     from llmgen.backends.cpu.runtime.threads import default_threads
     from llmgen.cli.common.machine import kernel_level
     from llmgen.model.kv_config import KV_KINDS, KVCacheConfig

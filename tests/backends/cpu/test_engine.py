@@ -66,7 +66,7 @@ def test_without_causal_order_a_text_is_one_run(name: str) -> None:
 
 
 def test_without_causal_order_a_text_is_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmgen.backends.cpu.model.WHOLE", 64)
+    monkeypatch.setattr("llmgen.backends.cpu.sizes.WHOLE", 64)
     with engine(build_arch("dream-dense")) as model:
         assert model.prefill(model.new_sequence(), [1] * 64, logits="all").shape == (64, 128)
         with pytest.raises(UsageError, match=r"65 tokens, expected at most 64: the tokens of dream see"):

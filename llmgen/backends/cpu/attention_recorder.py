@@ -1,0 +1,105 @@
+"""Keys and values as steps of a program: storing them in the cache, and attending to all that a token sees."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+
+from llmgen.backends.cpu.binding import Binding
+from llmgen.backends.cpu.kernels.kv import attention_kernel
+from llmgen.backends.cpu.kernels.layout import FIELDS
+from llmgen.backends.cpu.plan import EVERYTHING, Access, Value
+from llmgen.backends.cpu.recorder import Recorder
+from llmgen.backends.cpu.states import PlacedKV
+from llmgen.model.weights import Vector
+
+
+class AttentionRecorder(Recorder):
+    """The part of the vocabulary that is about keys and values."""
+
+    def __init__(self, binding: Binding, control: int) -> None:
+        super().__init__(binding, control)
+        self._cache_written = Value(0, 0, 0, False)
+        """Stands for the cache's memory between store and attend."""
+
+    def store(self, k: Value | None, v: Value | None, state: PlacedKV) -> None:
+        self._cache_written = Value(0, 0, 0, False)
+        if k is not None:
+            self._store(f"cache:keys_{state.keys.key}", k, state.key_dim, state.key_offset, state)
+        if v is not None:
+            self._store(f"cache:values_{state.values.key}", v, state.value_dim, state.value_offset, state)
+
+    def _store(self, kernel: str, x: Value, n: int, at: int, state: PlacedKV) -> None:
+        """Emit the step that appends x, n numbers a head, to the part of the cache at ``at``."""
+        first, last = self._head_range(state.n_heads)
+        partition = self._head_partition(state.n_heads)
+        accesses: list[Access] = [(x, partition, False), (self._cache_written, partition, True)]
+        self.emit(kernel, accesses, x=x, first=first, last=last, n=n, at=at, blocks=state.blocks)
+
+    def attend(
+        self,
+        q: Value,
+        state: PlacedKV,
+        n_heads: int,
+        cap: float = 0.0,
+        slopes: np.ndarray | None = None,
+        sinks: Vector | None = None,
+    ) -> Value:
+        scores = {
+            "cap": float(cap),
+            "slopes": 0 if slopes is None else self.binding.keep(slopes.astype(np.float32)),
+            "sinks": 0 if sinks is None else self.binding.vector(sinks),
+        }
+        return self._attended(q, state, n_heads, scores)
+
+    @staticmethod
+    def _seen(state: PlacedKV) -> dict[str, int]:
+        """What a token sees, as arguments of attention."""
+        last = FIELDS["positions" if state.causal else "run_ends"]
+        return {"window": -state.window if state.chunked else state.window, "last": 8 * last}
+
+    def _cached(self, state: PlacedKV) -> dict[str, int]:
+        """Where a state's keys and values lie, and what a token sees of them, as arguments of attention."""
+        return {
+            "key_dim": state.key_dim,
+            "value_dim": state.value_dim,
+            "k_at": state.key_offset,
+            "v_at": state.value_offset,
+            "blocks": state.blocks,
+            **self._seen(state),
+        }
+
+    @abstractmethod
+    def _attended(self, q: Value, state: PlacedKV, n_heads: int, scores: dict[str, Any]) -> Value:
+        """``attend``; scores: the kernel's arguments that change the scores."""
+
+    def _attend(
+        self,
+        role: str,
+        q: Value,
+        state: PlacedKV,
+        group: int,
+        scores: dict[str, Any],
+        out: Value,
+        scratch: Value,
+    ) -> None:
+        """Emit the attention kernel of a role, in which each thread computes its own part of ``out``."""
+        accesses: list[Access] = [
+            (q, EVERYTHING, False),
+            (self._cache_written, EVERYTHING, False),
+            (out, out.partition, True),
+            (scratch, EVERYTHING, True),
+        ]
+        self.emit(
+            attention_kernel(role, state.keys.key, state.values.key),
+            accesses,
+            q=q,
+            n_kv=state.n_heads,
+            group=group,
+            **self._cached(state),
+            **scores,
+            out=out,
+            scratch=scratch,
+        )
