@@ -98,6 +98,29 @@ def test_a_wrong_first_look_is_put_right(machine: Callable[..., Machine]) -> Non
     assert passing.run(policy, 30)[-1] == 2
 
 
+@pytest.mark.parametrize("runs", [40, 400, 4000])
+def test_the_end_of_a_known_disturbance_is_noticed_at_once(
+    machine: Callable[..., Machine], runs: int
+) -> None:
+    changing = machine(2)
+    policy = ThreadPolicy(2, others=changing.others)
+    changing.run(policy, 50)
+    changing.busy = 1
+    assert changing.run(policy, runs)[-1] == 1
+    changing.busy = 0
+    assert set(changing.run(policy, 100)[42:]) == {2}
+
+
+def test_what_the_system_hides_is_not_tried_again_and_again(machine: Callable[..., Machine]) -> None:
+    hidden = machine(2)
+    policy = ThreadPolicy(2, others=hidden.others)
+    hidden.run(policy, 50)
+    hidden.busy = 1
+    hidden.run(policy, 40)
+    hidden.told = False  # they seem to have gone
+    assert hidden.run(policy, 2000).count(2) <= 30  # as seldom as after any decision
+
+
 def test_a_long_run_looks_around_each_time(machine: Callable[..., Machine]) -> None:
     changing = machine(8)
     policy = ThreadPolicy(8, others=changing.others)

@@ -8,8 +8,8 @@ other processes want to run.  In between, at a sign of trouble (thread 0 was off
 processor, or yielded it while it waited), a few runs are timed, then a few more with
 another number of threads (the free processors, or half of the threads if no other process
 seems busy), and the faster count is kept.  Fewer threads than all are never final: another
-count is tried after a number of runs that doubles with each confirmation.  Best times of
-the past are not trusted.
+count is tried after a number of runs that doubles with each confirmation, or as soon as fewer
+threads of other processes want to run than at the last decision.  Best times of the past are not trusted.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _CLEARLY_WORSE = 1.5  # times the other count's mean: one run is enough
 _FIRST_HOLD = 32  # runs until another number is tried again ...
 _HOLD_UNPROVEN = 8  # ... and where only the system said that fewer are better
 _LONGEST_HOLD = 1024
+_LOOKS = 4  # at the other processes in that time, but not more often than every 8 runs nor less than every 32
 _LOST_SHARE = 0.08  # of the wall time off the processor: a sign of trouble
 _LONG_WAITS = 3  # yields at barriers per millisecond: likewise
 _LONG_RUN = 64  # tokens of a run before which the system is asked
@@ -37,21 +38,29 @@ class ThreadPolicy:
 
     per_run: compare what whole runs took, not what a token took; for generated tokens, since a
     run reads all weights once however many tokens it has.  others: (n) -> how many threads
-    of other processes want to run, when n threads are our own.
+    of other processes want to run, when n threads are our own; glance: the same without a
+    moment's wait, right after a run of n threads.
     """
 
     def __init__(
-        self, n_threads: int, *, per_run: bool = False, others: Callable[[int], int] | None = None
+        self,
+        n_threads: int,
+        *,
+        per_run: bool = False,
+        others: Callable[[int], int] | None = None,
+        glance: Callable[[int], int] | None = None,
     ) -> None:
         self._all = n_threads
         self._per_run = per_run
         self._others = others or _other_running_threads
+        self._glance = glance or others or _others_at_a_glance
         self.current = n_threads
         self._before = n_threads  # the count to compare with while another is tried
         self._times: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_PROBE_RUNS))
         self._first = True
         self._hold = _FIRST_HOLD
         self._left = 0  # runs until another count may be tried
+        self._others_then = 0  # threads of other processes at the last decision
         self._watching = self._probing = False  # timing the current count; timing another one
         self._probe_seconds = 0.0
 
@@ -65,6 +74,7 @@ class ThreadPolicy:
             self._first = False
             self.current = self._free()
             self._left = _HOLD_UNPROVEN
+            self._others_then = self._all - self.current
         return self.current
 
     def report(self, n_threads: int, n_tokens: int, wall: float, lost: float, waits: int) -> None:
@@ -74,6 +84,7 @@ class ThreadPolicy:
         times = self._times[n_threads]
         times.append(wall if self._per_run else wall / n_tokens)
         self._left -= 1
+        self._look()
         if self._probing:
             self._probe_seconds += wall
             before = self._times[self._before]
@@ -89,6 +100,15 @@ class ThreadPolicy:
                 # earlier times say nothing about now
                 times.clear()
                 self._watching = True
+
+    def _look(self) -> None:
+        """Let another count be tried now if there is room for one because other processes have gone."""
+        between = min(32, max(8, self._hold // _LOOKS))
+        if self.current == self._all or self._left <= 0 or self._left % between:
+            return
+        now = self._glance(self.current)
+        if now < self._others_then and (os.cpu_count() or 1) - now > self.current:
+            self._left = 0
 
     def _free(self) -> int:
         """How many of our threads find a processor that nobody else wants."""
@@ -109,7 +129,24 @@ class ThreadPolicy:
         self._hold = _FIRST_HOLD if better else min(2 * self._hold, _LONGEST_HOLD)
         self._left = self._hold
         self.current = tried if better else before
+        self._others_then = self._glance(tried)
         self._probing = False
+
+
+def _running() -> int:
+    """Threads that run or want to, this one among them; see proc_loadavg(5).  Raises where the system does not tell."""
+    return int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
+
+
+_UNTOLD = (OSError, ValueError, IndexError)
+
+
+def _others_at_a_glance(own: int) -> int:
+    """Threads of other processes that want to run, while all of our ``own`` still do; 0 if the system does not tell."""
+    try:
+        return max(0, _running() - own)
+    except _UNTOLD:
+        return 0
 
 
 def _other_running_threads(own: int) -> int:
@@ -117,9 +154,8 @@ def _other_running_threads(own: int) -> int:
     least = own + (1 << 16)
     for attempt in range(3):
         try:
-            # "running/existing": see proc_loadavg(5); this thread is one of the running ones
-            running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0]) - 1
-        except (OSError, ValueError, IndexError):
+            running = _running() - 1  # this thread is one of them
+        except _UNTOLD:
             return 0
         least = min(least, running)
         if least <= 0:
