@@ -25,7 +25,7 @@ from numba.core import types
 from llmgen.backends.cpu.kernels import half
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants import grids
-from llmgen.backends.cpu.kernels.quants.pairs import GATHERS, above, eight_bytes, gathered, i32x8
+from llmgen.backends.cpu.kernels.quants.pairs import LOOKS_UP_64, above, eight_bytes, i32x8, looked_up
 from llmgen.backends.cpu.kernels.quants.scaled import scaled
 from llmgen.backends.cpu.kernels.quants.vectors import (
     fields,
@@ -52,7 +52,7 @@ _EACH = 0x0101010101010101
 
 # less one for the direction down: two are added for the other
 _words = grids.as_words([tuple(8 * v + ZERO - 1 for v in vector) for vector in grids.IQ1.vectors()])
-_vectors, _vectors64 = numbers(64, _words), gathered(64, _words)
+_vectors, _vectors64 = numbers(64, _words), looked_up(64, _words)
 
 
 @inline
@@ -104,7 +104,7 @@ def _s_pairs(p, i):  # type: ignore[no-untyped-def]
     return _s_moved64(_vectors64(_s_above(eight_bytes(p + 2 + 8 * i), high)), high)
 
 
-IQ1_S = scaled("iq1_s", _s_weights, _s_scales, zero=ZERO, pairs=_s_pairs if GATHERS else None)
+IQ1_S = scaled("iq1_s", _s_weights, _s_scales, zero=ZERO, pairs=_s_pairs if LOOKS_UP_64 else None)
 
 # ---- IQ1_M ---------------------------------------------------------------------------------
 
@@ -144,4 +144,4 @@ def _m_pairs(p, i):  # type: ignore[no-untyped-def]
     return _m_moved64(_vectors64(_m_above(eight_bytes(p + 8 * i), high)), high)
 
 
-IQ1_M = scaled("iq1_m", _m_weights, _m_scales, zero=ZERO, pairs=_m_pairs if GATHERS else None)
+IQ1_M = scaled("iq1_m", _m_weights, _m_scales, zero=ZERO, pairs=_m_pairs if LOOKS_UP_64 else None)

@@ -19,10 +19,11 @@ from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants import grids
 from llmgen.backends.cpu.kernels.quants.pairs import (
     GATHERS,
+    LOOKS_UP_64,
     bytes_of,
     eight_bytes,
     even_signs64,
-    gathered,
+    looked_up,
     nine_and_seven,
     pairs_above,
     spread_sevens64,
@@ -83,9 +84,10 @@ def _xxs_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_xxs_fields(p + 2)) * eighth(p)
 
 
-_xxs64 = gathered(64, grids.as_words(grids.IQ2_XXS.vectors(), ZERO))
+_xxs64 = looked_up(64, grids.as_words(grids.IQ2_XXS.vectors(), ZERO))
 
 
+# whose indices are bytes: where they are looked up one by one, they had better come from the block itself
 @inline
 def _xxs_pairs(p, i):  # type: ignore[no-untyped-def]
     q = p + 2 + 16 * i
@@ -114,7 +116,7 @@ def _xs_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_nibbles(p + 66)) * eighth(p)
 
 
-_xs64 = gathered(64, grids.as_words(grids.IQ2_XS.vectors(), ZERO))
+_xs64 = looked_up(64, grids.as_words(grids.IQ2_XS.vectors(), ZERO))
 
 
 @inline
@@ -123,7 +125,7 @@ def _xs_pairs(p, i):  # type: ignore[no-untyped-def]
     return signed64(_xs64(indices), even_signs64(sevens))
 
 
-IQ2_XS = scaled("iq2_xs", _xs_weights, _xs_scales, zero=ZERO, pairs=_xs_pairs if GATHERS else None)
+IQ2_XS = scaled("iq2_xs", _xs_weights, _xs_scales, zero=ZERO, pairs=_xs_pairs if LOOKS_UP_64 else None)
 
 # ---- IQ2_S ---------------------------------------------------------------------------------
 
@@ -144,7 +146,7 @@ def _s_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_nibbles(p + 74)) * eighth(p)
 
 
-_s64 = gathered(64, grids.as_words(grids.IQ2_S.vectors(), ZERO))
+_s64 = looked_up(64, grids.as_words(grids.IQ2_S.vectors(), ZERO))
 
 
 @inline
@@ -153,4 +155,4 @@ def _s_pairs(p, i):  # type: ignore[no-untyped-def]
     return signed64(_s64(indices), load_i64(p + 34 + 8 * i))
 
 
-IQ2_S = scaled("iq2_s", _s_weights, _s_scales, zero=ZERO, pairs=_s_pairs if GATHERS else None)
+IQ2_S = scaled("iq2_s", _s_weights, _s_scales, zero=ZERO, pairs=_s_pairs if LOOKS_UP_64 else None)

@@ -16,10 +16,10 @@ from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants import grids
 from llmgen.backends.cpu.kernels.quants.iq2 import even_signs, spread_sevens
 from llmgen.backends.cpu.kernels.quants.pairs import (
-    GATHERS,
+    LOOKS_UP_64,
     bits_above,
     even_signs64,
-    gathered,
+    looked_up,
     sixteen_bytes,
     spread_sevens64,
     with_signs64,
@@ -57,7 +57,7 @@ def _xxs_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_xxs_fields(p + 66)) * splat(load_f16(p) * np.float32(0.25))
 
 
-_xxs64 = gathered(32, grids.as_words(grids.IQ3_XXS.vectors(), XXS_ZERO))
+_xxs64 = looked_up(32, grids.as_words(grids.IQ3_XXS.vectors(), XXS_ZERO))
 
 
 @inline
@@ -66,7 +66,9 @@ def _xxs_pairs(p, i):  # type: ignore[no-untyped-def]
     return _xxs_signed64(_xxs64(sixteen_bytes(p + 2 + 16 * i)), signs)
 
 
-IQ3_XXS = scaled("iq3_xxs", _xxs_weights, _xxs_scales, zero=XXS_ZERO, pairs=_xxs_pairs if GATHERS else None)
+IQ3_XXS = scaled(
+    "iq3_xxs", _xxs_weights, _xxs_scales, zero=XXS_ZERO, pairs=_xxs_pairs if LOOKS_UP_64 else None
+)
 
 _s = numbers(32, grids.as_words(grids.IQ3_S.vectors(), S_ZERO))
 _s_fields = fields([0] * 16, [4 * (k // 2) for k in range(16)], bits=4)
@@ -91,7 +93,7 @@ def _s_scales(p):  # type: ignore[no-untyped-def]
     return odd_numbers(_s_fields(p + 106)) * splat(load_f16(p))
 
 
-_s64 = gathered(32, grids.as_words(grids.IQ3_S.vectors(), S_ZERO))
+_s64 = looked_up(32, grids.as_words(grids.IQ3_S.vectors(), S_ZERO))
 
 
 @inline
@@ -100,4 +102,4 @@ def _s_pairs(p, i):  # type: ignore[no-untyped-def]
     return _s_signed64(_s64(indices), load_i64(p + 74 + 8 * i))
 
 
-IQ3_S = scaled("iq3_s", _s_weights, _s_scales, zero=S_ZERO, pairs=_s_pairs if GATHERS else None)
+IQ3_S = scaled("iq3_s", _s_weights, _s_scales, zero=S_ZERO, pairs=_s_pairs if LOOKS_UP_64 else None)

@@ -10,7 +10,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from llmgen.backends.cpu.kernels.abi import inline
-from llmgen.backends.cpu.kernels.dot import LEVEL, WIDTH
+from llmgen.backends.cpu.kernels.dot import ARM, AVX512, LEVEL, WIDTH
 from llmgen.backends.cpu.kernels.quants.vectors import emit_lookup
 from llmgen.backends.cpu.kernels.simd import (
     I32,
@@ -21,14 +21,18 @@ from llmgen.backends.cpu.kernels.simd import (
     i8x64,
     i32x16,
     i64x8,
+    offset,
     permute,
     pointer,
     unary,
+    undefined,
 )
 
 GATHERS = LEVEL == "amx"
 """Whether look-ups by one instruction are worth it: Intel's CPUs before those with AMX, where they are slowed
 down against attacks, and AMD's take longer for them than for one load after the other."""
+LOOKS_UP_64 = not ARM and LEVEL != "generic"
+"""Whether codebooks are looked up for 64 weights at a time, with indices and signs computed side by side."""
 
 # ---- nibbles -----------------------------------------------------------------------------
 
@@ -63,24 +67,50 @@ def lookup64(table: Sequence[int]) -> Any:
 i32x8 = Vec("i32", 8)
 
 
-def gathered(bits: int, values: Sequence[int]) -> Any:
+def looked_up(bits: int, values: Sequence[int]) -> Any:
     """``f(indices)``: 8 or 16 numbers of 64 or 32 bits, constants of the kernel, as 64 bytes."""
     n, number = 512 // bits, ir.IntType(bits)
     array = ir.Constant(ir.ArrayType(number, len(values)), [v - (v >> (bits - 1) << bits) for v in values])
     vec = ir.VectorType(number, n)
-    places = ir.VectorType(ir.PointerType(), n)
 
     def emit(b: Any, indices: Any) -> Any:
         data = cgutils.global_constant(b, "numbers", array)
         data.unnamed_addr = True  # so that LLVM keeps one of several
-        at = b.gep(data, [indices], source_etype=number)
-        everywhere = ir.Constant(ir.VectorType(ir.IntType(1), n), [1] * n)
-        arguments = [at, ir.Constant(I32, bits // 8), everywhere, ir.Constant(vec, [0] * n)]
-        name = f"llvm.masked.gather.v{n}i{bits}.v{n}p0"
-        at.type = places
-        return b.bitcast(call_intrinsic(b, name, vec, arguments), i8x64.llvm)
+        found = _gathered(b, data, indices, vec) if GATHERS else _one_by_one(b, data, indices, vec)
+        return b.bitcast(found, i8x64.llvm)
 
     return unary(i32x8 if n == 8 else i32x16, i8x64, emit)
+
+
+def _gathered(b: Any, data: Any, indices: Any, vec: ir.VectorType) -> Any:
+    """The numbers, by one instruction."""
+    n, bits = vec.count, vec.element.width
+    at = b.gep(data, [indices], source_etype=vec.element)
+    at.type = ir.VectorType(ir.PointerType(), n)
+    everywhere = ir.Constant(ir.VectorType(ir.IntType(1), n), [1] * n)
+    arguments = [at, ir.Constant(I32, bits // 8), everywhere, ir.Constant(vec, [0] * n)]
+    return call_intrinsic(b, f"llvm.masked.gather.v{n}i{bits}.v{n}p0", vec, arguments)
+
+
+def _one_by_one(b: Any, data: Any, indices: Any, vec: ir.VectorType) -> Any:
+    """The numbers, by a load each.
+
+    The indices go through memory, from where a load brings each into a register of its own: taking them
+    out of a vector costs two instructions.  The compiler must not see that, or it takes them out.
+    """
+    with b.goto_entry_block():
+        slot = b.ptrtoint(b.alloca(indices.type), I64)
+    for at in range(
+        0, indices.type.count, 8
+    ):  # narrower loads wait long for what was stored 64 bytes at once
+        b.store(permute(b, indices, range(at, at + 8)), pointer(b, offset(b, slot, 4 * at)), align=32)
+    start = b.asm(ir.FunctionType(I64, [I64]), "", "=r,0,~{memory}", [slot], side_effect=True)
+    numbers = undefined(vec)
+    for i in range(vec.count):
+        index = b.load(pointer(b, offset(b, start, 4 * i)), align=4, typ=I32)
+        at = b.gep(data, [b.zext(index, I64)], source_etype=vec.element)
+        numbers = b.insert_element(numbers, b.load(at, typ=vec.element), ir.Constant(I32, i))
+    return numbers
 
 
 def _bytes_at(vec: Vec) -> Any:
@@ -134,12 +164,22 @@ def nine_and_seven(typing_context: Any, p: Any) -> Any:
 pairs_above, bits_above = above(i32x8, 2), above(i32x16, 1)
 
 
+def _set_bits64(b: Any, word: Any) -> Any:
+    """i1 [64]: the bits of a word; without mask registers, bytes are compared."""
+    if AVX512:
+        return b.bitcast(word, ir.VectorType(ir.IntType(1), 64))
+    eight = b.bitcast(word, ir.VectorType(ir.IntType(8), 8))
+    spread = permute(b, eight, [i // 8 for i in range(64)])
+    bits = ir.Constant(i8x64.llvm, [1 << i if i < 7 else -128 for i in range(8)] * 8)
+    return b.icmp_unsigned("==", b.and_(spread, bits), bits)
+
+
 def with_signs64(zero: int) -> Any:
     """``f(v, signs)``: bytes are numbers plus ``zero``; those whose bit is set get the other sign."""
 
     def emit(b: Any, v: Any, signs: Any) -> Any:
-        mask = b.bitcast(signs, ir.VectorType(ir.IntType(1), 64))
-        return b.select(mask, b.sub(ir.Constant(i8x64.llvm, [2 * zero] * 64), v), v)
+        negative = b.sub(ir.Constant(i8x64.llvm, [2 * zero] * 64), v)
+        return b.select(_set_bits64(b, signs), negative, v)
 
     return binary(i8x64, types.int64, i8x64, emit)
 
