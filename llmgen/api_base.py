@@ -214,7 +214,7 @@ class LoadedModel:
 
     def detokenize(self, ids: Iterable[int]) -> str:
         """Token ids to text."""
-        return self.tokenizer.decode(list(ids))
+        return self.tokenizer.decode(ids)
 
     def session(self, reuse: Reuse = "all") -> Session:
         """A session with a cache of its own: for conversations that go on, rewinding, forking, saving.

@@ -8,7 +8,7 @@ from typing import Any
 from llmgen.api_base import LoadedModel
 from llmgen.engine.aio import stream_async
 from llmgen.engine.events import GenerationEvent, GenerationResult
-from llmgen.engine.stopping import Cancel
+from llmgen.engine.stopping import Cancel, checked_cancel
 from llmgen.engine.stream import Callback, GenerationStream
 from llmgen.errors import UsageError
 from llmgen.sampling.params import SamplingParams, checked_params, option_named
@@ -77,7 +77,7 @@ class ChatCalls(LoadedModel):
     ) -> GenerationStream:
         """The same as events.  The text of messages is never parsed for special tokens."""
         limits = params if isinstance(params, SamplingParams) else self.params
-        with rendering_within(limits.timeout, cancel):
+        with rendering_within(limits.timeout, checked_cancel(cancel)):
             ids = self.encode_chat(
                 messages, tools=tools, documents=documents, template_kwargs=template_kwargs, **kw
             )

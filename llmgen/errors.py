@@ -35,7 +35,7 @@ def _without_middle(text: str, limit: int) -> str:
 def shown(value: Any, limit: int = _LONGEST_VALUE, quote: bool = True) -> str:
     """A value from a file or a user, for a message: escaped, and cut after ``limit`` characters.
 
-    Text is quoted unless ``quote`` is false; an array is described by its length.
+    Text is quoted unless ``quote`` is false; an array or a mapping is described by its length.
     """
     if isinstance(value, (bytes, bytearray)):
         value = value[: limit + 1].decode("utf-8", "backslashreplace")
@@ -47,8 +47,17 @@ def shown(value: Any, limit: int = _LONGEST_VALUE, quote: bool = True) -> str:
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
     if hasattr(value, "__len__"):
-        return f"an array of {len(value):,} values"
+        what = "a mapping" if hasattr(value, "keys") else "an array"
+        return f"{what} of {len(value):,} value{'s' * (len(value) != 1)}"
     return f"a value of the type {type(value).__name__}"
+
+
+def kind_of(value: Any) -> str:
+    """What a value of the wrong kind is, for a message: 'a text', 'None', 'an int'."""
+    if value is None or isinstance(value, str):
+        return "None" if value is None else "a text"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 class LLMGenError(Exception):

@@ -19,9 +19,30 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
+from llmgen.errors import UsageError, kind_of
+
 _PREFIX, _SUFFIX = ".llmgen-", ".tmp"
 _POLL_SECONDS = 0.2
 _MOVES_OPEN_FILES = os.name != "nt"
+
+
+def path_of(name: object, what: str) -> Path:
+    """The path that an argument of the library names; UsageError for what is none, ``what`` says whose it is."""
+    if isinstance(name, (str, os.PathLike)) and isinstance(path := os.fspath(name), str):
+        return Path(path)
+    hint = "; decode it with os.fsdecode" if isinstance(name, bytes) else ""
+    raise UsageError(f"{what} must be given as a text or a path, not {kind_of(name)}{hint}")
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of an open file name it, which the system leaves out after it was opened."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fspath(path)
+        raise
 
 
 @contextmanager

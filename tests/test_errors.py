@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from llmgen.errors import LLMGenError, UsageError, one_line, shown
+from llmgen.errors import LLMGenError, UsageError, kind_of, one_line, shown
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,8 @@ from llmgen.errors import LLMGenError, UsageError, one_line, shown
         ("\u202egnp.exe", "'\\u202egnp.exe'"),
         (np.zeros(1000), "an array of 1,000 values"),
         (["a"] * 5, "an array of 5 values"),
+        ([""], "an array of 1 value"),
+        ({"a": "b"}, "a mapping of 1 value"),
         (1 << 400, "a number of 401 bits"),
         (True, "True"),
         (2.5, "2.5"),
@@ -29,6 +31,21 @@ from llmgen.errors import LLMGenError, UsageError, one_line, shown
 )
 def test_values_in_a_message(value: object, expected: str) -> None:
     assert shown(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("x", "a text"),
+        (None, "None"),
+        (5, "an int"),
+        (object(), "an object"),
+        (b"", "a bytes"),
+        ([], "a list"),
+    ],
+)
+def test_kinds_in_a_message(value: object, expected: str) -> None:
+    assert kind_of(value) == expected
 
 
 def test_a_message_fits_the_screen_and_keeps_its_end() -> None:

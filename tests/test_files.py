@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmgen.files import replacing, try_lock
+from llmgen.files import naming, replacing, try_lock
 
 posix = pytest.mark.skipif(os.name == "nt", reason="POSIX locks, modes and signals")
 
@@ -29,6 +29,17 @@ with replacing(Path(sys.argv[1])) as file:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
+    with open("/dev/full", "wb", buffering=0) as file:
+        with pytest.raises(OSError) as raised, naming(tmp_path / "out"):
+            file.write(b"x")
+    assert raised.value.filename == str(tmp_path / "out")
+    with pytest.raises(FileNotFoundError) as missing, naming(tmp_path / "out"):
+        (tmp_path / "other").open()
+    assert missing.value.filename == str(tmp_path / "other")
 
 
 def test_a_file_appears_whole_and_an_error_changes_nothing(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def command(
         for model in models:
             _warm(model, engine)
         return
+    _refuse_wrong(engine)
     here = hub.local_models()
     if not here:
         raise ModelFileError(
@@ -48,6 +49,16 @@ def command(
             _warm(str(local.path), engine)
         except LLMGenError as error:  # a file that cannot run must not stop the others
             note(f"{visible(local.name)} left out: {visible(error)}")
+
+
+def _refuse_wrong(engine: EngineOptions) -> None:
+    """Raises UsageError for options that no model takes, which are not the fault of the first one."""
+    from llmgen.backends.cpu.sizes import check_sizes
+    from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
+
+    check_sizes(engine.n_ctx, engine.n_threads)
+    if not isinstance(engine.kv_type, KVAutoConfig | None):
+        KVCacheConfig.of(engine.kv_type)
 
 
 def _warm(model: str, engine: EngineOptions) -> None:

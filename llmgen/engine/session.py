@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from os import PathLike
-from pathlib import Path
 from weakref import ref
 
 from llmgen.engine.completion import Completion
@@ -16,9 +15,10 @@ from llmgen.engine.requests import Request
 from llmgen.engine.scheduler import Scheduler
 from llmgen.engine.sequence_state import OnPrompt, Reuse, SequenceState
 from llmgen.engine.speculation.speculator import Speculation
-from llmgen.engine.stopping import Cancel
-from llmgen.engine.stream import Callback, GenerationStream
+from llmgen.engine.stopping import Cancel, checked_cancel
+from llmgen.engine.stream import Callback, GenerationStream, checked_callback
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.files import path_of
 from llmgen.sampling.params import SamplingParams, checked_params
 
 
@@ -98,6 +98,7 @@ class Session:
         prompt cannot be used; the work begins with the first ``next``.
         """
         self._check_open()
+        cancel, callback = checked_cancel(cancel), checked_callback(callback)
         params = checked_params(params, self._params)
         ids = prompt_ids(prompt, self._model, self._tokenizer)
         n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
@@ -171,7 +172,7 @@ class Session:
         """
         self._check_open()
         with self._model.lock:
-            self._state.save(Path(path))
+            self._state.save(path_of(path, "the prompt cache"))
 
     def load(self, path: str | PathLike[str]) -> None:
         """Go on from a saved file.
@@ -179,8 +180,9 @@ class Session:
         Refused with the reason (:class:`LLMGenError`) where the file was made by another
         model, KV type or format version, or is damaged; the session is empty then.
         """
+        file = path_of(path, "the prompt cache")
         self._make_free("load")
-        self._state.load(Path(path))
+        self._state.load(file)
 
     def close(self) -> None:
         """End a running generation and give the cache back."""

@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 from llmgen.engine.events import Ending
 from llmgen.engine.interfaces import ModelLike
+from llmgen.errors import UsageError, kind_of
 
 _LOOK_EVERY_S = 0.05
 
@@ -24,6 +25,13 @@ class Cancel(Protocol):
     """A cancel token: ``threading.Event``, or anything else with its ``is_set``."""
 
     def is_set(self) -> bool: ...
+
+
+def checked_cancel(cancel: Cancel | None) -> Cancel | None:
+    """The cancel token.  Raises UsageError for what is none."""
+    if cancel is None or callable(getattr(cancel, "is_set", None)):
+        return cancel
+    raise UsageError(f"cancel must be a threading.Event or have its is_set(), not {kind_of(cancel)}")
 
 
 class Limits:
@@ -59,7 +67,7 @@ class Watchdog:
         """``cancel``: a token that ends all of the requests."""
         self.closed = False
         self._model = model
-        self._cancel = cancel
+        self._cancel = checked_cancel(cancel)
         self._in_call: Sequence[Limits] = ()
         self._running = model
         self._guard = threading.Lock()

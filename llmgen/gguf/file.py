@@ -11,6 +11,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from llmgen.errors import shown
+from llmgen.files import path_of
 from llmgen.gguf.large_pages import LargePages
 from llmgen.gguf.part import Part, read_part
 from llmgen.gguf.problems import problem
@@ -48,10 +49,9 @@ class GGUFFile:
         ``~`` is not expanded.  Everything that the file says about itself is checked
         against its size.  Raises ModelFileError.
         """
-        where = os.fspath(path)
-        if not where:
+        if path == "":
             raise problem("''", "the path is empty, expected a .gguf file", "name the model's file")
-        parts = [read_part(Path(where))]
+        parts = [read_part(path_of(path, "the model"))]
         try:
             check_is_first(parts[0])
             paths = other_paths(parts[0])
@@ -62,7 +62,7 @@ class GGUFFile:
             model = cls(parts)
             _log.debug(
                 "opened %s: %d bytes in %d part(s), %d tensors",
-                where,
+                model.path,
                 model.file_size,
                 len(parts),
                 len(model.tensors),

@@ -176,8 +176,7 @@ def _not_found(model: str, path: Path, looks_like_path: bool) -> str:
     names = sorted({local.name for local in local_models()} | set(KNOWN_MODELS) | set(aliases()))
     import difflib
 
-    near = difflib.get_close_matches(model.lower(), names, n=3, cutoff=0.5) or names
-    return (
-        f"there is no model {model!r} in {models_folder()}, nor a file of that name; "
-        f"did you mean {' or '.join(near[:5])}?"
-    )
+    near = difflib.get_close_matches(model.lower(), names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"the names here are {', '.join(names[:5])}"
+    more = " ..., see `llmgen list`" if not near and len(names) > 5 else ""
+    return f"there is no model {model!r} in {models_folder()}, nor a file of that name; {hint}{more}"

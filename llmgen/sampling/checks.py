@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from llmgen.errors import UsageError, shown
+from llmgen.errors import UsageError, kind_of, shown
 from llmgen.sampling.interfaces import Constraint, Processor
 
 SAMPLER_NAMES = (
@@ -85,7 +85,9 @@ def _token_id(name: str, value: Any) -> int:
 
 
 def _id_or_text(name: str, value: Any) -> int | str:
-    if isinstance(value, str) and value:
+    if isinstance(value, str):
+        if not value:
+            raise _refuse(name, "made of token ids and texts that are not empty", value)
         return value
     return _token_id(name, value)
 
@@ -151,7 +153,7 @@ def _constraint(name: str, value: Any) -> Constraint | None:
     if value is None or isinstance(value, Constraint):
         return value
     expected = "None or an object with the methods allowed(), accept(token) and fork()"
-    raise UsageError(f"{name} must be {expected}, not a {type(value).__name__}")
+    raise UsageError(f"{name} must be {expected}, not {kind_of(value)}")
 
 
 def _processors(name: str, value: Any) -> tuple[Processor, ...]:
@@ -159,7 +161,7 @@ def _processors(name: str, value: Any) -> tuple[Processor, ...]:
     items = tuple(found)
     for item in items:
         if not callable(item):
-            raise UsageError(f"{name} must be a function or a list of functions, not a {type(item).__name__}")
+            raise UsageError(f"{name} must be a function or a list of functions, not {kind_of(item)}")
     return items
 
 

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.backends.cpu.sampling import Chain, Repeats
-from llmgen.errors import UsageError
+from llmgen.errors import UsageError, kind_of
 from llmgen.sampling.bias import banned_next, resolve_bans, resolve_bias, vocabulary_ids
 from llmgen.sampling.breakers import Breakers
 from llmgen.sampling.history import History
@@ -283,4 +283,4 @@ def _is_row(found: object, n_vocab: int) -> bool:
 def _described(found: object) -> str:
     if isinstance(found, np.ndarray):
         return f"an array {found.dtype} {list(found.shape)}"
-    return f"a {type(found).__name__}"
+    return kind_of(found)

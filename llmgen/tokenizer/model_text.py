@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import Any
 
-from llmgen.errors import TemplateError, TokenizerError, UsageError
+from llmgen.errors import TemplateError, TokenizerError, UsageError, kind_of
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.choice import choose_template
 from llmgen.tokenizer.plain import plain_list
@@ -91,7 +91,12 @@ class ModelText:
         Raises UsageError for keywords that it never reads, for what is given twice, and for
         malformed tools and documents; empty lists of them are left out.
         """
+        if template_kwargs is not None and not isinstance(template_kwargs, Mapping):
+            raise UsageError(f"template_kwargs must be a dict, not {kind_of(template_kwargs)}")
         given = dict(template_kwargs or {})
+        for name in given:
+            if not isinstance(name, str):
+                raise UsageError(f"the keywords of template_kwargs must be texts, not {kind_of(name)}")
         lists = {"tools": tools, "documents": documents}
         listed = {name: items for name, items in lists.items() if items is not None}
         for name in (*more, *listed):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, ValuesVi
 from enum import Enum
 from typing import Any
 
-from llmgen.errors import TemplateError, UsageError
+from llmgen.errors import TemplateError, UsageError, kind_of
 
 Message = Mapping[str, Any]
 
@@ -17,8 +17,7 @@ def plain_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
     """A conversation as plain dicts.  Raises UsageError for anything but a list of messages."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
         raise UsageError(
-            'messages must be a list, such as [{"role": "user", "content": "Hi"}],'
-            f" not {_kind_of(messages)}"
+            f'messages must be a list, such as [{{"role": "user", "content": "Hi"}}], not {kind_of(messages)}'
         )
     return [_message(index, message) for index, message in enumerate(messages)]
 
@@ -29,7 +28,7 @@ def _message(index: int, message: Any) -> dict[str, Any]:
         found = (
             f"a dict without a role ({', '.join(made) or 'empty'})"
             if isinstance(made, dict)
-            else _kind_of(message)
+            else kind_of(message)
         )
         raise UsageError(f"messages[{index}] must be a dict with role and content, not {found}")
     if not isinstance(message, Mapping) and getattr(message, "content", made) is None:
@@ -41,18 +40,14 @@ def plain_list(name: str, items: Any) -> list[dict[str, Any]]:
     """``tools`` or ``documents`` as plain dicts.  Raises UsageError."""
     form = "JSON schemas of functions" if name == "tools" else "dicts"
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
-        raise UsageError(f"{name} must be a list of {form}, not {_kind_of(items)}")
+        raise UsageError(f"{name} must be a list of {form}, not {kind_of(items)}")
     made = []
     for index, item in enumerate(items):
         found = None if callable(item) else plain(item)
         if not isinstance(found, dict):
-            raise UsageError(f"{name}[{index}] must be a dict, one of a list of {form}, not {_kind_of(item)}")
+            raise UsageError(f"{name}[{index}] must be a dict, one of a list of {form}, not {kind_of(item)}")
         made.append(found)
     return made
-
-
-def _kind_of(value: Any) -> str:
-    return "a text" if isinstance(value, str) else "None" if value is None else f"a {type(value).__name__}"
 
 
 def plain(value: Any) -> Any:
@@ -82,6 +77,6 @@ def _copied(value: Any) -> Any:
     if callable(value):
         return value  # replaces one of our functions, such as strftime_now
     raise TemplateError(
-        f"a message holds a {type(value).__name__}, expected text, numbers, lists and dictionaries;"
+        f"a message holds {kind_of(value)}, expected text, numbers, lists and dictionaries;"
         " convert it to one of these"
     )

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from llmgen.errors import TemplateError, UsageError, shown
+from llmgen.errors import TemplateError, UsageError, kind_of, shown
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.adapt import adapt_messages
 from llmgen.tokenizer.budget import Budget, Deadline, OverBudget
@@ -74,6 +74,8 @@ class ChatTemplate:
 
         ``stops`` are texts that end an answer, for formats in which no token does.
         """
+        if not isinstance(source, str):
+            raise UsageError(f"a chat template must be a Jinja text, not {kind_of(source)}")
         self.source = source
         self.bos_token = bos_token
         self.eos_token = eos_token

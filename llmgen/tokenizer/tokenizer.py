@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, SupportsIndex
 
-from llmgen.errors import TokenizerError, UsageError, shown
+from llmgen.errors import TokenizerError, UsageError, kind_of, shown
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.bpe import BytePairModel
 from llmgen.tokenizer.partition import Partition, Span
@@ -286,7 +286,7 @@ class Tokenizer:
     ) -> list[int]:
         """``begins``: whether this is the beginning of a text, in front of which a space may be added."""
         if not isinstance(text, str):
-            raise UsageError(f"the text is a {type(text).__name__}, expected a str; decode bytes first")
+            raise UsageError(f"the text is {kind_of(text)}, expected a str; decode bytes first")
         text = replace_surrogates(text)
         out: list[int] = []
         # a space is added after a special token too
@@ -320,6 +320,8 @@ class Tokenizer:
         tokens print as their spelling.  ``skip_special`` leaves these out, except for thinking
         tags such as ``<think>``.  Bytes that are not UTF-8 become U+FFFD.
         """
+        if not isinstance(ids, Iterable):
+            raise UsageError(f"token ids must be a list of whole numbers, not {kind_of(ids)}")
         decoder = self.stream_decoder(skip_special)
         return "".join([*(decoder.push(_whole(id)) for id in ids), decoder.finish()])
 

@@ -110,7 +110,7 @@ def test_a_constraint_that_is_none():
             Sampler(SamplingParams(constraint=Broken(mask)), 4).sample(ROW)
     with pytest.raises(LLMGenError, match="constraint"):
         Sampler(SamplingParams(constraint=Broken(np.zeros(4, bool))), 4).sample(ROW)
-    with pytest.raises(UsageError, match=r"constraint must be None or an object with .* not a str"):
+    with pytest.raises(UsageError, match=r"constraint must be None or an object with .* not a text"):
         SamplingParams(constraint="json")
 
 
@@ -143,7 +143,7 @@ def test_processors_see_the_tokens_and_change_logits_in_order():
 @pytest.mark.parametrize(
     ("processor", "says"),
     [
-        (lambda tokens, logits: None, "must return an array float32 .* not a NoneType"),
+        (lambda tokens, logits: None, "must return an array float32 .* not None"),
         (lambda tokens, logits: logits[:2], r"must return .* not an array float32 \[2\]"),
         (lambda tokens, logits: logits > 0, "must return .* not an array bool"),
         (lambda tokens, logits: logits * np.nan, "made logits that are NaN"),
@@ -157,7 +157,7 @@ def test_what_a_processor_may_not_return(processor, says):
         Sampler(SamplingParams(processors=lambda tokens, logits: logits), 2).sample(
             np.full(2, np.nan, np.float32)
         )
-    with pytest.raises(UsageError, match="processors must be a function or a list of functions, not a int"):
+    with pytest.raises(UsageError, match="processors must be a function or a list of functions, not an int"):
         SamplingParams(processors=[1])
 
 

@@ -302,7 +302,7 @@ def test_failures_are_sentences(source: str, words: str) -> None:
 
 
 def test_only_plain_data_reaches_a_template() -> None:
-    with pytest.raises(TemplateError, match="a message holds a object"):
+    with pytest.raises(TemplateError, match="a message holds an object"):
         ChatTemplate("x").render([{"role": "user", "content": object()}])
 
 

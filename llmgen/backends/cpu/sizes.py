@@ -29,11 +29,16 @@ def chosen_sizes(
     """The context and the number of threads, chosen where they are None.  Raises UsageError for impossible ones."""
     n_ctx = default_context(config, kinds) if n_ctx is None else _whole("the context (n_ctx)", n_ctx)
     n_threads = default_threads() if n_threads is None else _whole("threads (n_threads)", n_threads)
-    if not 1 <= n_ctx <= MAX_CONTEXT:
-        raise UsageError(f"the context is {shown(n_ctx)} tokens, expected 1 to {MAX_CONTEXT} (-c)")
-    if not 1 <= n_threads <= _MAX_THREADS:
-        raise UsageError(f"{shown(n_threads)} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
+    check_sizes(n_ctx, n_threads)
     return n_ctx, n_threads
+
+
+def check_sizes(n_ctx: int | None, n_threads: int | None) -> None:
+    """Raises UsageError for a context or a number of threads that no model takes; None is always right."""
+    if n_ctx is not None and not 1 <= n_ctx <= MAX_CONTEXT:
+        raise UsageError(f"the context is {shown(n_ctx)} tokens, expected 1 to {MAX_CONTEXT} (-c)")
+    if n_threads is not None and not 1 <= n_threads <= _MAX_THREADS:
+        raise UsageError(f"{shown(n_threads)} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
 
 
 def _whole(name: str, value: object) -> int:

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 from llmgen.cli.terminal.output import json_line
 from llmgen.errors import LLMGenError, UsageError
-from llmgen.files import is_at, replacing, try_lock
+from llmgen.files import is_at, naming, replacing, try_lock
 
 _FORMAT = 1
 _BEGINNING = b'{"llmgen_batch"'
@@ -134,9 +134,10 @@ class Journal:
     def _append(self, record: dict[str, Any]) -> None:
         data = json_line(record).encode() + b"\n"
         try:
-            self._file.write(data)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            with naming(self.path):
+                self._file.write(data)
+                self._file.flush()
+                os.fsync(self._file.fileno())
         except BaseException:  # a full disk, Ctrl-C: half a line must not spoil the next one
             with suppress(OSError):
                 self._cut()

@@ -13,6 +13,7 @@ from llmgen.cli.batch.journal import Journal, part_of, refuse_existing
 from llmgen.cli.terminal.output import json_line, print_json
 from llmgen.cli.terminal.progress import aside
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.files import naming
 from llmgen.visible import visible
 
 
@@ -46,6 +47,7 @@ class ToStream:
 
     def __init__(self, path: Path | None = None) -> None:
         """``path`` is a pipe or a device; None is stdout."""
+        self._path = path
         self._file: TextIO | None = None if path is None else open(path, "w", encoding="utf-8")
         self._order = array("q")
         self._written = 0
@@ -78,11 +80,12 @@ class ToStream:
         return ""
 
     def _write(self, answer: dict[str, Any]) -> None:
-        if self._file is None:
+        if self._file is None or self._path is None:
             with aside():
                 print_json(answer)
                 sys.stdout.flush()
-        else:
+            return
+        with naming(self._path):
             self._file.write(json_line(answer) + "\n")
             self._file.flush()
 

@@ -92,6 +92,8 @@ def search(
     json: JsonOption = False,
 ) -> None:
     """Show the messages that hold all the words, in any order and case."""
+    if not any(word.strip() for word in words):
+        raise UsageError("WORD is empty; give what a message must hold")
     wanted = [word.casefold() for word in words]
     found = False
     for number, entry in enumerate(kept.entries(), 1):

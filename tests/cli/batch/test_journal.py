@@ -117,8 +117,9 @@ def test_a_half_written_line_does_not_spoil_the_next(tmp_path: Path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(OSError, match="No space") as raised:
             journal.add(1, "h1", {"n": 1})
+        assert raised.value.filename == str(tmp_path / "out.part")
     journal.add(2, "h2", {"n": 2})
     journal.close()
     again = Journal(tmp_path / "out", OPTIONS)

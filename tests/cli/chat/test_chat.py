@@ -423,6 +423,7 @@ def test_the_conversations_command(tmp_path: Path) -> None:
     found = llmgen("chats", "search", "zebulon", "NAME").stdout
     assert "    user: My name is Zebulon.\n" in found
     assert "no message holds xylophone" in llmgen("chats", "search", "xylophone").stderr
+    assert refused(llmgen("chats", "search", " "), 2) == "WORD is empty; give what a message must hold"
     assert llmgen("chats", "rename", "2", "Names").returncode == 0
     _, err = chat("/show messages", "/rename The other", options=("--open", "names"))
     assert "user: My name is Zebulon." in err
