@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Resources:
-    """What has to be closed, in an order that is safe; shared by an LLM and its finalizer."""
+    """What has to be closed, in a safe order; shared by an LLM and its finalizer."""
 
     def __init__(self, file: GGUFFile) -> None:
         self.file = file
@@ -94,7 +94,7 @@ class LoadedModel:
         progress: Any = None,
         kv_report: Any = None,
     ) -> None:
-        """Load the model at a path (of a split model, the first part), or of a name as on the command line.
+        """Load the model at a path (of a split model, the first part) or with a name, as on the command line.
 
         A known name, such as ``smollm2``, and a place on the hub (``OWNER/REPO:TYPE``) or a URL are fetched
         where the model is not here yet.
@@ -109,7 +109,7 @@ class LoadedModel:
         pages of memory, from which they are read faster ("memory", Linux only), or first the one and then, as tokens
         are generated, more and more the other, if half of the free memory holds them ("auto").
         ``chat_template`` replaces the file's main one: a Jinja text, the path of a Jinja file, or the name of
-        one of the file's further templates or of a built-in format.  ``params`` hold for every call that brings
+        one of the file's further templates or of a built-in format.  ``params`` apply to every call that is given
         none.  ``draft``, the path or name of a smaller model with the same vocabulary, and ``lookup``
         guess tokens, so that one run gives several of them; the text stays the same.
         ``speculation`` has further options of that.  ``progress`` is called while kernels are
@@ -174,7 +174,7 @@ class LoadedModel:
         return self._model.config
 
     kv_plan: Plan | None
-    """Why the KV cache is of its kind, where that was chosen by measuring (``kv_type="auto"``)."""
+    """Why the KV cache has its kind, if that was chosen by measuring (``kv_type="auto"``)."""
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -184,7 +184,7 @@ class LoadedModel:
 
     @property
     def model(self) -> Model:
-        """The loaded model, for those who drive it themselves."""
+        """The loaded model, for callers that drive it themselves."""
         self._check_open()
         return self._model
 
@@ -195,7 +195,7 @@ class LoadedModel:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer.  Raises :class:`TokenizerError` where the file has none that llmgen can use."""
+        """The tokenizer.  Raises :class:`TokenizerError` if the file has none that llmgen can use."""
         return self._text.tokenizer
 
     @property
@@ -217,7 +217,7 @@ class LoadedModel:
         return self.tokenizer.decode(ids)
 
     def session(self, reuse: Reuse = "all") -> Session:
-        """A session with a cache of its own: for conversations that go on, rewinding, forking, saving.
+        """A session with its own cache: for conversations with several turns, rewinding, forking, saving.
 
         ``reuse`` as in :class:`Session`.
         """
@@ -249,7 +249,7 @@ class LoadedModel:
         self._resources.check_open()
 
     def prompt_ids(self, prompt: Prompt, *, parse_special: bool = False) -> list[int]:
-        """The token ids that :meth:`generate` makes of a prompt; refused where the model cannot take them."""
+        """The token ids that :meth:`generate` makes of a prompt; refused if the model cannot take them."""
         self._check_open()
         tokenizer = self.tokenizer if isinstance(prompt, str) else None
         return prompt_ids(prompt, self._model, tokenizer, parse_special=parse_special)

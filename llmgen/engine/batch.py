@@ -20,7 +20,7 @@ _IDLE_S = 0.01  # between two looks at a source that has no request yet
 
 
 class Batch:
-    """Runs requests in up to ``slots`` sequences; a slot that is done takes the next request.
+    """Runs requests in up to ``slots`` sequences; a slot that is free takes the next request.
 
     ``on_event`` is called with each request and event, in the order they happen;
     ``on_prompt`` with a request, how many tokens of its prompt are computed, and how many
@@ -39,7 +39,7 @@ class Batch:
         params: SamplingParams | None = None,
         speculation: Speculation | None = None,
     ) -> None:
-        """``params`` are those of requests that bring none; ``speculation`` guesses tokens."""
+        """``params`` apply to requests that are given none; ``speculation`` guesses tokens."""
         self._on_event = on_event
 
         def new_scheduler() -> Scheduler:
@@ -95,7 +95,7 @@ class Batch:
             scheduler.close()
 
     def _take(self, outputs: list[Output], done: list[Answer]) -> None:
-        """Keep the answers, then tell of the events: what is called there may raise."""
+        """Keep the answers first, then report the events, since a callback may raise."""
         done.extend(output.answer for output in outputs if output.answer)
         for output in outputs:
             if output.event and self._on_event:

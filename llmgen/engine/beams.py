@@ -75,7 +75,7 @@ class Beam:
 
 @dataclass
 class _Hypothesis:
-    """A live one: its tokens, the cache that holds all of them but the last, its sampler's memory."""
+    """A live hypothesis: its tokens, the cache that holds all of them but the last, its sampler's memory."""
 
     cache: SequenceState
     sampler: Sampler
@@ -151,7 +151,7 @@ class BeamSearch:
         self._ended: list[_Ended] = []
         self._clock = _Clock()
         self.found: list[Beam] = []
-        """The answers, the best first, once the search has ended in whatever way."""
+        """The answers, the best first, once the search has ended, however it ended."""
         self._first = self._new_hypothesis()
 
     def _new_hypothesis(self) -> _Hypothesis:
@@ -167,7 +167,7 @@ class BeamSearch:
         return _Hypothesis(SequenceState(self._model, self._model.new_sequence()), sampler)
 
     def run(self) -> list[Beam]:
-        """Search.  A timeout or the cancel token ends it with what there is, marked so.
+        """Search.  A timeout or the cancel token ends it with the answers so far, marked as such.
 
         Ctrl-C and errors raise; :attr:`found` then holds what there was before, and so
         does the ``result`` of KeyboardInterrupt.

@@ -41,10 +41,10 @@ class Completion:
         self.rules = EndingRules(params, tokenizer)
         self.prompt_tokens = len(prompt_ids)
         self.context_keep = max(params.context_keep, int(_begins_text(tokenizer, prompt_ids)))
-        """How many of the first tokens a shift of the context keeps."""
+        """How many of the first tokens are kept when the context is shifted."""
         self.tokens: list[int] = []
         self.chosen: int | None = None
-        """The token chosen last, be it part of the answer or only its end."""
+        """The token chosen last, whether it is part of the answer or only ends it."""
         self.ending: Ending | None = None
         self.prefill_s = 0.0
         self.decode_s = 0.0
@@ -71,13 +71,13 @@ class Completion:
         return self._output.text
 
     def start(self) -> None:
-        """Start the clock, unless it runs already."""
+        """Start the clock, unless it is running already."""
         if self._started is not None:
             return
         self._started = time.perf_counter()
 
     def step(self, logits: NDArray[np.float32], guess: Guess | None = None) -> GenerationEvent | None:
-        """Choose a token from float32 [n_vocab]; sets ``ending`` where the answer is complete.
+        """Choose a token from float32 [n_vocab]; sets ``ending`` if the answer is complete.
 
         A ``guess`` is judged by rejection sampling.
         Returns None for a token that only ends the answer.
@@ -160,7 +160,7 @@ class Completion:
 
 
 def _begins_text(tokenizer: TokenizerLike | None, ids: Sequence[int]) -> bool:
-    """Whether a prompt begins with the begin-of-text token of a model that wants one.
+    """Whether a prompt begins with the begin-of-text token, for a model that expects one.
 
     Such a model was never trained without: what follows in its place is read badly.
     """

@@ -10,7 +10,7 @@ from llmgen.sampling.params import SamplingParams
 
 
 class EndingRules:
-    """The rules of one request.  Each method gives the ending that its argument brings, or None."""
+    """The rules of one request.  Each method returns the ending that its argument causes, or None."""
 
     def __init__(self, params: SamplingParams, tokenizer: TokenizerLike | None) -> None:
         """Raises UsageError for stop strings without a tokenizer."""
@@ -29,7 +29,7 @@ class EndingRules:
         return OutputText(self._tokenizer, self._stop_strings)
 
     def by_token(self, token: int) -> Ending | None:
-        """For a token that was chosen.  One that ends the answer is no part of it."""
+        """For a token that was chosen.  A token that ends the answer is not part of it."""
         return self._tokens.get(token)
 
     def by_text(self, text: OutputText) -> Ending | None:

@@ -49,12 +49,12 @@ class Timings:
 
     @property
     def prefill_tokens_per_s(self) -> float | None:
-        """Prompt tokens computed per second; None where none were."""
+        """Prompt tokens computed per second; None if none were computed."""
         return self.prefill_tokens / self.prefill_s if self.prefill_tokens and self.prefill_s else None
 
     @property
     def decode_tokens_per_s(self) -> float | None:
-        """Tokens per second after the first one; None where there was only one."""
+        """Tokens per second after the first one; None if there was only one."""
         return self.decode_tokens / self.decode_s if self.decode_tokens and self.decode_s else None
 
     def as_dict(self) -> dict[str, float | int | None]:
@@ -92,7 +92,7 @@ class GenerationResult:
     matched: int | str | None = None
     logprobs: tuple[TokenScore, ...] | None = None
     speculation: SpeculationStats | None = None
-    """How well guessing went, where tokens were guessed."""
+    """How well guessing went, if tokens were guessed."""
 
     @property
     def completion_tokens(self) -> int:

@@ -32,7 +32,7 @@ class SequenceLike(Protocol):
         """Whether it can be cut back only to a :meth:`checkpoint`, or to nothing."""
 
     def checkpoint(self) -> None:
-        """Make the present length one that it can be cut back to."""
+        """Make the current length one that it can be cut back to."""
 
     def cut_point(self, n: int) -> int:
         """The largest length up to n that it can be cut back to; 0 is always one."""
@@ -43,7 +43,7 @@ class SequenceLike(Protocol):
     def truncate(self, n: int) -> None: ...
 
     def stand_in(self, n: int) -> None:
-        """Take n tokens to be computed, whatever the states hold; to measure what the next ones cost."""
+        """Treat n tokens as computed, whatever the states hold, to measure what the next ones cost."""
 
     def clear(self) -> None: ...
 
@@ -51,7 +51,7 @@ class SequenceLike(Protocol):
         """An independent copy."""
 
     def become(self, other: Any, common: int) -> None:
-        """Be a copy of another sequence, whose first ``common`` tokens this one has already."""
+        """Become a copy of another sequence, whose first ``common`` tokens this one already has."""
 
     def close(self) -> None: ...
 
@@ -67,7 +67,7 @@ class ModelLike(Protocol):
 
     @property
     def lock(self) -> threading.RLock:
-        """Held during a call, and by whoever reads or gives back the memory of a sequence beside one."""
+        """Held during a call, and by code that reads or frees a sequence's memory while calls may be running."""
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -92,4 +92,4 @@ class ModelLike(Protocol):
         """Stop the running call, which raises Interrupted; from any thread."""
 
     def check_file(self) -> None:
-        """Raise where what was computed cannot be trusted, because the file has changed."""
+        """Raise if what was computed cannot be trusted because the file has changed."""

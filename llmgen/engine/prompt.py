@@ -1,4 +1,4 @@
-"""Prompts: from a text or token ids to what a model can take, and a clear refusal of the rest."""
+"""Prompts: from a text or token ids to what a model accepts, with a clear error for everything else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Prompt = str | Sequence[int] | NDArray[np.integer[Any]]
 def prompt_ids(
     prompt: Prompt, model: ModelLike, tokenizer: TokenizerLike | None, *, parse_special: bool = False
 ) -> list[int]:
-    """The token ids of a prompt, refused where the model cannot take them."""
+    """The token ids of a prompt.  Raises an LLMGenError if the model cannot take them."""
     if not isinstance(prompt, str):
         return check_prompt(prompt, model)
     if tokenizer is None:
@@ -37,7 +37,7 @@ def check_prompt(prompt_ids: Sequence[int] | NDArray[np.integer[Any]], model: Mo
 
 
 def check_writes(model: ModelLike) -> None:
-    """Refuse a model that does not write token by token.  Raises UnsupportedModelError."""
+    """Raises UnsupportedModelError for a model that does not generate token by token."""
     if not getattr(model.config, "causal", True):
         raise UnsupportedModelError(
             f"{model.config.architecture} models write by diffusion, which fills in masked tokens, and llmgen only "

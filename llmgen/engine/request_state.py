@@ -60,7 +60,7 @@ class RequestState:
 
     @property
     def open(self) -> bool:
-        """Whether nothing has ended it yet."""
+        """Whether it has not ended yet."""
         return self.completion.ending is None
 
     @property
@@ -80,7 +80,7 @@ class RequestState:
 
     @property
     def wants_token(self) -> bool:
-        """Whether the prompt's logits are needed: not after a shift of the context, nor where no token is wanted."""
+        """Whether the prompt's logits are needed: not after a shift of the context, nor if no token is wanted."""
         return not self.prompt_done and self.completion.rules.by_length(0) is None
 
     @property
@@ -102,16 +102,16 @@ class RequestState:
             self.speculator.begin(self.ids, len(self.ids))
 
     def end(self, ending: Ending) -> None:
-        """End it, unless something has ended it before."""
+        """End it, unless it has ended already."""
         self.completion.ending = self.completion.ending or ending
 
     def fail(self, error: LLMGenError) -> None:
-        """End it with an error, and with what there is."""
+        """End it with an error, keeping the answer so far."""
         self.error = error
         self.completion.ending = Ending("interrupted", "error")
 
     def prefill(self) -> NDArray[np.float32] | None:
-        """Compute the next piece of the prompt: float32 [n_vocab] where that completes it and a token is wanted."""
+        """Compute the next piece of the prompt: float32 [n_vocab] if that completes it and a token is wanted."""
         return self.sequence.prefill(len(self.sequence.tokens) - self.prompt_done, self.wants_token)
 
     def count_prefill(self, started: float) -> None:
@@ -123,7 +123,7 @@ class RequestState:
         self.completion.prefill_tokens = self.sequence.cached - self.completion.cached_tokens
 
     def finish_prompt(self, logits: NDArray[np.float32] | None) -> GenerationEvent | None:
-        """The prompt is computed: choose the first token from float32 [n_vocab]; None where none is wanted."""
+        """The prompt is computed: choose the first token from float32 [n_vocab]; None if none is wanted."""
         self.prompt_done = True
         if logits is None:
             self.completion.ending = self.completion.rules.by_length(0)
@@ -169,7 +169,7 @@ class RequestState:
         return event
 
     def _judge(self, guess: Guess) -> None:
-        """Go on with the guesses if this one is the token that was chosen."""
+        """Keep the further guesses if this one is the token that was chosen."""
         right = guess.token == self.completion.chosen
         if self.speculator:
             self.speculator.judged(right, len(self.sequence.ahead) - 1)

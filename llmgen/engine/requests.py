@@ -1,4 +1,4 @@
-"""What a scheduler is asked for, and what it answers."""
+"""What a scheduler is asked for, and what it returns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One thing that a step of the scheduler brought for a request: an event, an answer, or the last event with it."""
+    """One thing that a step of the scheduler produced for a request: an event, an answer, or the last event with it."""
 
     request: Request
     event: GenerationEvent | None = None
@@ -55,7 +55,7 @@ class Queued:
 
 
 def not_begun(request: Request, prompt_tokens: int, ending: Ending | None = None) -> GenerationResult:
-    """The empty result of a request that something ended before its turn came."""
+    """The empty result of a request that was ended before its turn came."""
     ending = ending or Ending("interrupted", "not_begun")
     return GenerationResult(
         text="",

@@ -1,7 +1,7 @@
 """The one loop that computes answers: requests go in, and every step advances all of them.
 
 A scheduler is told what to do (:meth:`~Scheduler.submit`, :meth:`~Scheduler.cancel`) and asked
-to :meth:`~Scheduler.step`; it waits for nobody.  A stream is a scheduler with one request, a
+to :meth:`~Scheduler.step`; it never waits for anything.  A stream is a scheduler with one request, a
 batch fills one from an iterable, and a server can do the same from its connections.
 
 A token's logits do not depend on what else is in the run, and every request has its own
@@ -41,13 +41,13 @@ MAX_SLOTS = MAX_PARTS
 """Answers that are computed together: as many as one run takes."""
 
 _TOGETHER = 128
-"""Tokens of prompts that are computed in one run; longer ones gain nothing from sharing a run."""
+"""The most tokens of several prompts in one run; longer prompts gain nothing from sharing one."""
 
 CANCELLED = Ending("interrupted", "cancel")
 
 
 class Scheduler:
-    """Works on up to ``slots`` requests at a time; the others wait in the order they came.
+    """Works on up to ``slots`` requests at a time; the others wait in the order of their arrival.
 
     :meth:`submit` and :meth:`cancel` may be called from any thread, the rest from one at a time.
     """
@@ -63,7 +63,7 @@ class Scheduler:
         on_prompt: Callable[[Request, int, int], object] | None = None,
         speculation: Speculation | None = None,
     ) -> None:
-        """``cancel`` ends all; ``params`` are those of requests that bring none; ``speculation`` guesses tokens.
+        """``cancel`` ends all requests; ``params`` apply to those that are given none; ``speculation`` guesses tokens.
 
         ``on_prompt`` is called with a request, how many tokens of its prompt are computed, and how
         many there are, unless short prompts are computed together.
@@ -72,7 +72,7 @@ class Scheduler:
             raise UsageError(f"slots must be from 1 to {MAX_SLOTS}, not {slots}")
         check_writes(model)
         self.stopped = False
-        """Whether something has ended all requests: the cancel token, or the model's end."""
+        """Whether all requests have been ended, by the cancel token or because the model was closed."""
         self._model = model
         self._tokenizer = tokenizer
         self._params = checked_params(params)
@@ -91,7 +91,7 @@ class Scheduler:
     # ---- requests -------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """Queue a request.  One that cannot be used is answered with the error, like any other."""
+        """Queue a request.  One that cannot be used gets an answer, too: its error."""
         try:
             queued = Queued(request, prompt_ids(request.prompt, self._model, self._tokenizer))
         except LLMGenError as error:
@@ -105,7 +105,7 @@ class Scheduler:
             self._active.append(state)
 
     def cancel(self, request: Request, ending: Ending = CANCELLED) -> None:
-        """End a request (this object, not one that is equal to it) with what there is, at the next step."""
+        """End a request (this object, not an equal one) at the next step, with the answer so far."""
         with self._guard:
             for queued in [queued for queued in self._queue if queued.request is request]:
                 self._queue.remove(queued)
@@ -119,7 +119,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would bring anything."""
+        """Whether a step would do anything."""
         return bool(self._queue or self._active or self._outputs)
 
     @property
@@ -133,12 +133,12 @@ class Scheduler:
         return max(0, self._slots - len(self._active))
 
     def step(self) -> list[Output]:
-        """Compute some prompt tokens, then the next token of every answer; what that brought.
+        """Compute some prompt tokens, then the next token of every answer; returns what that produced.
 
-        Tokens that the last run computed ahead are given out first, one a step.  Where no answer had
-        begun before, it ends with the prompts: a request that is alone gets one token a step.  An
-        error that no request has caused (out of memory, an error of a callback) is raised;
-        nothing is lost by that, and :meth:`abort` returns the answers so far.
+        Tokens that the last run computed ahead are given out first, one a step.  If no answer had
+        begun before, the step ends after the prompts, so that a single request gets one token a step.  An
+        error that no request has caused (out of memory, an error in a callback) is raised;
+        nothing is lost, and :meth:`abort` returns the answers so far.
         """
         self._end_due()
         self._admit()
@@ -159,14 +159,14 @@ class Scheduler:
             self._generate([state for state in self._active if state.generating])
 
     def abort(self, ending: Ending) -> list[Output]:
-        """End everything at work and forget the queue; what is left to be given out."""
+        """End all running requests and forget the queue; returns the remaining outputs."""
         self._end_all(ending)
         self._collect()
         self.close()
         return self._take_outputs()
 
     def close(self) -> None:
-        """Give everything back; without :meth:`abort` before, requests at work have no answer."""
+        """Free everything; without a call of :meth:`abort` before, running requests get no answer."""
         self._watchdog.close()
         with self._guard:
             self._queue.clear()
@@ -178,7 +178,7 @@ class Scheduler:
     # ---- endings --------------------------------------------------------------------
 
     def _end_due(self) -> bool:
-        """End those that something outside has ended; whether there were any."""
+        """End the requests that a timeout or a cancellation has ended; returns whether there were any."""
         found = False
         for state in self._active:
             due = self._watchdog.due(state.limits) if state.open else None
@@ -205,7 +205,7 @@ class Scheduler:
             state.fail(error)
 
     def _end_or_shift_full(self) -> None:
-        """Where the context is full, end the answer or drop its oldest tokens, as its request says."""
+        """If the context is full, end the answer or drop its oldest tokens, as its request says."""
         for state in self._active:
             n_cached = state.sequence.length
             if not state.generating or n_cached < self._model.n_ctx:
@@ -216,7 +216,7 @@ class Scheduler:
                     state.shift()
 
     def _collect(self) -> None:
-        """Take out the requests that have ended; their last events become outputs."""
+        """Remove the requests that have ended; their last events become outputs."""
         for state in [state for state in self._active if not state.open]:
             with self._guard:
                 self._active.remove(state)
@@ -243,7 +243,7 @@ class Scheduler:
     # ---- beginnings -----------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Let waiting requests begin; those that begin like one at work wait for its prompt."""
+        """Start waiting requests; one that begins like a running request waits for that one's prompt."""
         self._prefix.update()  # the request that the others wait for may have ended
         with self._guard:
             while self._queue and self.n_free and not self._prefix.pending and not self.stopped:
@@ -285,7 +285,7 @@ class Scheduler:
     # ---- prompts --------------------------------------------------------------------
 
     def _prefill(self) -> None:
-        """Compute prompts, as far as the answers at work can wait for that; at least a piece where there are none."""
+        """Compute prompts for as long as running answers can wait; at least one piece if there are none."""
         n_computed = 0
         while waiting := [state for state in self._active if state.prefilling]:
             must_wait = n_computed or any(state.generating for state in self._active)
@@ -299,7 +299,7 @@ class Scheduler:
             self._admit()
 
     def _prefill_some(self, waiting: list[RequestState]) -> int:
-        """Compute a piece of the first prompt, or it and other short ones in one run; how many tokens that was."""
+        """Compute a piece of the first prompt, or several short prompts in one run; returns the number of tokens."""
         group = self._group(waiting)
         before = _n_cached(group)
         for state in group:
@@ -310,7 +310,7 @@ class Scheduler:
         return _n_cached(group) - before
 
     def _group(self, waiting: list[RequestState]) -> list[RequestState]:
-        """The first one, and those behind it that go with it in one run."""
+        """The first request, and those after it that can share its run."""
         group = waiting[:1]
         most = min(_TOGETHER, self._model.max_prompt_tokens)
         for state in waiting[1:]:
@@ -321,7 +321,7 @@ class Scheduler:
         return group
 
     def _prefill_together(self, group: list[RequestState]) -> bool:
-        """Compute short prompts in one run, and choose their first tokens; False where that fails."""
+        """Compute short prompts in one run, and choose their first tokens; False if that fails."""
         started = time.perf_counter()
         try:
             rows = self._watchdog.call(
@@ -340,7 +340,7 @@ class Scheduler:
         return True
 
     def _prefill_piece(self, state: RequestState) -> None:
-        """Compute the next piece of one prompt, and choose the first token where that completes it."""
+        """Compute the next piece of one prompt, and choose the first token if that completes it."""
         if not state.reported:
             self._report(state)
         started, row = time.perf_counter(), None
@@ -404,7 +404,7 @@ class Scheduler:
                     self._run([state])
 
     def _choose_ahead(self) -> bool:
-        """The next token of those that the last run brought further than that; whether there are any."""
+        """Choose the next token of answers whose logits are there already; returns whether there are any."""
         ahead = [state for state in self._active if state.ahead]
         for state in ahead:
             with self._own_error(state), self._model.lock:

@@ -41,11 +41,11 @@ class SequenceState:
         self._rows: list[NDArray[np.float32]] = []  # the logits after each of them
         self._n_as_prompt = 0  # leading tokens that were computed as prompt
         self.mark = 0
-        """A length on the way through the prompt that will be cut back to."""
+        """A length within the prompt to which the sequence will be cut back later."""
 
     @property
     def length(self) -> int:
-        """How many tokens the cache holds, but for guesses."""
+        """How many tokens the cache holds, not counting guesses."""
         return int(self.seq.length) - len(self.ahead)
 
     @property
@@ -70,7 +70,7 @@ class SequenceState:
         return kept
 
     def cut(self, n: int) -> int:
-        """Cut the cache back to its first n tokens, or empty it where that is impossible."""
+        """Cut the cache back to its first n tokens, or empty it if that is impossible."""
         self.settle()
         if n < self.length:
             self.seq.truncate(self.seq.cut_point(n))
@@ -100,7 +100,7 @@ class SequenceState:
         self.ahead, self._rows = list(guesses), list(rows)
 
     def keep_rows(self) -> None:
-        """The memory of the logits is about to be used again."""
+        """Copy the logits, because their memory is about to be reused."""
         self._rows = [row.copy() for row in self._rows]
 
     def next_row(self) -> NDArray[np.float32]:
@@ -163,7 +163,7 @@ class SequenceState:
         self.tokens = []
 
     def rewind(self, n: int) -> None:
-        """Forget the last n tokens (all, where there are fewer)."""
+        """Forget the last n tokens, or all if there are fewer."""
         keep = max(0, len(self.tokens) - n)
         self.cut(min(keep, self.cached))
         del self.tokens[keep:]
@@ -194,7 +194,7 @@ class SequenceState:
         return twin
 
     def become(self, other: SequenceState) -> None:
-        """Be a copy of another one; what both begin with is not copied.
+        """Become a copy of another one; what both begin with is not copied.
 
         Only for two whose tokens were computed in the same roles, such as those of one search.
         """

@@ -50,7 +50,7 @@ class Session:
         opened: Callable[[Session], object] = lambda session: None,
         speculation: Speculation | None = None,
     ) -> None:
-        """``params`` hold for calls that bring none; ``opened`` is called with this session and its forks.
+        """``params`` apply to calls that are given none; ``opened`` is called with this session and its forks.
 
         ``speculation`` guesses tokens.
         """
@@ -64,13 +64,13 @@ class Session:
         self._stream: ref[GenerationStream] | None = None
         self._closed = False
         self.owner: object = None
-        """Kept alive as long as the session: what the model belongs to."""
+        """What the model belongs to, kept alive as long as the session."""
         self._opened = opened
         opened(self)
 
     @property
     def tokens(self) -> list[int]:
-        """The last prompt and all tokens generated after it (a copy); what follows it is a prompt to go on with."""
+        """A copy of the last prompt and all tokens after it; a prompt that begins with them continues from here."""
         return list(self._state.tokens)
 
     @property
@@ -87,14 +87,14 @@ class Session:
         callback: Callback | None = None,
         on_prompt: OnPrompt | None = None,
     ) -> GenerationStream:
-        """Generate after a prompt: a text or token ids (the whole, also what is in the cache already).
+        """Generate after a prompt: a text or token ids (all of it, including what is already in the cache).
 
         ``cancel`` is a ``threading.Event`` that any thread may set; ``callback``
-        is called with each event and ends the answer by returning a true value; the last
-        event, at whatever ending, has the text that was held back, so that all texts
-        together are the result's.  ``on_prompt`` is called with how many of the prompt's
-        tokens are computed and how many there are, before the first and after each piece of 512.
-        Raises :class:`ContextFullError` or :class:`UsageError` at once where the
+        is called with each event and can end the answer by returning a true value; the last
+        event, however the answer ends, has the text that was held back, so that the texts of all
+        events make up the result's.  ``on_prompt`` is called with how many of the prompt's
+        tokens are computed and how many there are, before the first piece of 512 and after each.
+        Raises :class:`ContextFullError` or :class:`UsageError` at once if the
         prompt cannot be used; the work begins with the first ``next``.
         """
         self._check_open()
@@ -138,10 +138,10 @@ class Session:
         self._state.clear()
 
     def rewind(self, n: int) -> None:
-        """Forget the last n tokens; all, where there are fewer.
+        """Forget the last n tokens, or all if there are fewer.
 
-        Where the cache cannot be cut back that far, it is emptied (a sliding window) or
-        brought back to a checkpoint (a recurrent state), and the next generation computes the rest anew.
+        If the cache cannot be cut back that far, it is emptied (a sliding window) or
+        restored to a checkpoint (a recurrent state), and the next generation computes the rest again.
         """
         if n < 0:
             raise UsageError(f"rewind takes a number of tokens from 0 up, not {n}")
@@ -149,9 +149,9 @@ class Session:
         self._state.rewind(n)
 
     def fork(self) -> Session:
-        """A second session that goes on from the same tokens, independently.
+        """A second, independent session that continues from the same tokens.
 
-        Also between two events of a running stream, which goes on; the fork has the
+        This also works between two events of a running stream, which continues; the fork has the
         tokens so far.
         """
         self._check_open()
@@ -167,25 +167,25 @@ class Session:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the tokens in the cache, and the cache, to a file: all of it or nothing.
 
-        Also between two events of a running stream; after its first one the cache
-        holds just the prompt.  Raises :class:`LLMGenError`.
+        This also works between two events of a running stream; after its first event the cache
+        holds only the prompt.  Raises :class:`LLMGenError`.
         """
         self._check_open()
         with self._model.lock:
             self._state.save(path_of(path, "the prompt cache"))
 
     def load(self, path: str | PathLike[str]) -> None:
-        """Go on from a saved file.
+        """Continue from a saved file.
 
-        Refused with the reason (:class:`LLMGenError`) where the file was made by another
-        model, KV type or format version, or is damaged; the session is empty then.
+        Raises :class:`LLMGenError` with the reason if the file was made with another
+        model, KV type or format version, or is damaged; the session is then empty.
         """
         file = path_of(path, "the prompt cache")
         self._make_free("load")
         self._state.load(file)
 
     def close(self) -> None:
-        """End a running generation and give the cache back."""
+        """End a running generation and free the cache."""
         if self._closed:
             return
         self._closed = True
@@ -208,7 +208,7 @@ class Session:
             raise LLMGenError("this session is closed: make a new one")
 
     def _make_free(self, why: str) -> None:
-        """End the generation before, because of ``why``; refuse where it is at work in another thread."""
+        """End the previous generation, because of ``why``; refuse if another thread is running it."""
         self._check_open()
         stream = self._stream() if self._stream else None
         if stream and not stream.close(by=why):

@@ -1,4 +1,4 @@
-"""A prompt that is computed once for the requests that begin like it."""
+"""A prompt that is computed once for all requests that begin with it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class SharedPrefix:
         return self._source is not None
 
     def fork(self, ids: list[int]) -> SequenceState | None:
-        """A copy for a prompt that begins like it; None, and it is given up, where this one does not."""
+        """A copy for a prompt that begins like it; None, and the copy is dropped, if this one does not."""
         if self._kept and common_prefix(self._kept.tokens, ids) >= _WORTH_SHARING:
             return self._kept.fork()
         self.close()
         return None
 
     def consider(self, state: RequestState, next_ids: list[int]) -> None:
-        """Keep a copy of this request's prompt when it is computed, where the next one begins like it."""
+        """Keep a copy of this request's prompt once it is computed, if the next request begins like it."""
         common = common_prefix(state.ids, next_ids)
         if self._kept is None and common >= _WORTH_SHARING:
             self._source, state.sequence.mark = state, common
 
     def update(self) -> None:
-        """Make the copy, where its prompt has been computed meanwhile."""
+        """Make the copy, if its prompt has been computed by now."""
         source = self._source
         if source is None or source.prefilling:
             return
@@ -44,7 +44,7 @@ class SharedPrefix:
             del self._kept.tokens[len(source.ids) :]
 
     def close(self) -> None:
-        """Give the copy back."""
+        """Free the copy."""
         if self._kept:
             self._kept.seq.close()
         self._kept = None

@@ -1,7 +1,7 @@
 """What ends a request from outside: a cancel token, a timeout, being closed.
 
-Between two model calls whoever makes them asks :meth:`Watchdog.due`.  During a call one
-thread, the same for all, looks 20 times a second and stops what must not go on.
+Between two model calls the caller asks :meth:`Watchdog.due`.  During a call one thread, shared by
+all watchdogs, checks 20 times a second and stops calls that must not continue.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def checked_cancel(cancel: Cancel | None) -> Cancel | None:
 
 
 class Limits:
-    """What may end one request early: its timeout, which counts from :meth:`start`, and being cancelled."""
+    """What may end one request early: its timeout, counted from :meth:`start`, and cancellation."""
 
     def __init__(self, timeout: float | None = None) -> None:
         self.cancelled: Ending | None = None
@@ -43,7 +43,7 @@ class Limits:
         self._timeout = timeout
 
     def start(self) -> None:
-        """Start the clock, unless it runs already."""
+        """Start the clock, unless it is running already."""
         if self._timeout is not None and self.deadline is None:
             self.deadline = time.monotonic() + self._timeout
 
@@ -73,13 +73,13 @@ class Watchdog:
         self._guard = threading.Lock()
 
     def start(self, limits: Limits) -> None:
-        """Start a request's clock, and watch its calls where anything may end them."""
+        """Start a request's clock, and watch its calls if anything may end them."""
         limits.start()
         if self._cancel is not None or limits.deadline is not None:
             _watch.add(self)
 
     def end(self, limits: Limits, ending: Ending) -> None:
-        """Have a request end, from any thread: at once where it is alone in a call, else before its next one."""
+        """End a request, from any thread: at once if it is alone in a call, else before its next call."""
         limits.cancelled = ending
         # watched, not stopped here: a model forgets what came just before a call begins
         _watch.add(self)
@@ -116,13 +116,13 @@ class Watchdog:
                     self._in_call = ()
 
     def stop_if_due(self) -> None:
-        """Stop the running call where all requests in it have to end; for the watching thread."""
+        """Stop the running call if all requests in it have to end; called by the watching thread."""
         with self._guard:
             if self._in_call and all(self.due(limits) for limits in self._in_call):
                 self._running.cancel()
 
     def close(self) -> None:
-        """No call will follow: nothing is to be watched any more."""
+        """No call will follow, so stop watching."""
         self.closed = True
 
 
@@ -168,5 +168,5 @@ if hasattr(os, "register_at_fork"):
 
 
 def attach_result(error: KeyboardInterrupt, result: object) -> None:
-    """Let the exception of Ctrl-C carry what there is so far, as its ``result``."""
+    """Attach the result so far to the exception of Ctrl-C, as its ``result``."""
     error.result = result  # type: ignore[attr-defined]

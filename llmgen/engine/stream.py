@@ -28,11 +28,11 @@ class GenerationStream(Iterator[GenerationEvent]):
 
     Leaving a loop over it early, closing it, or dropping it stops the work and
     frees the session.  Ctrl-C during the work raises KeyboardInterrupt, and an
-    error raises, too; ``result`` then holds what there was before it, with
+    error is raised, too; ``result`` then holds what there was before it, with
     finish_reason ``interrupted``, and so does the ``result`` of KeyboardInterrupt.
-    The next generation of its session ends it, too; whoever then goes on reading
-    gets an error.  Where Ctrl-C comes between two events, in the caller's own code, :meth:`close`
-    gives the stream its result; leaving a ``with`` block does that, too.
+    The next generation of its session ends it, too; reading further from it
+    then raises an error.  If Ctrl-C comes between two events, in the caller's own code, :meth:`close`
+    gives the stream its result, and so does leaving a ``with`` block.
     """
 
     def __init__(self, scheduler: Scheduler, state: RequestState, callback: Callback | None = None) -> None:

@@ -4,7 +4,7 @@ Each backend implements it.  ``llmgen.backends.numpy`` computes at once; the rec
 ``llmgen.backends.cpu`` record a program that is run later.  So a forward pass must not look
 at the numbers in a value, and nothing here refers to addresses, threads or devices.
 
-A value of n stands for float32 [tokens, n], for the tokens of the present run.
+A value of n stands for float32 [tokens, n], for the tokens of the current run.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ChosenBlocks: TypeAlias = Any
 Choice: TypeAlias = Any
 """A backend's own class: which experts each token takes, and with which weights."""
 Scores: TypeAlias = Literal["softmax", "sigmoid", "softmax_chosen", "sqrt_softplus"]
-"""The scores that weigh experts: softmax, sigmoid or the root of the softplus of the router's logits, or softmax of
-those of the chosen."""
+"""The scores that weight experts: softmax, sigmoid or the square root of the softplus of the router's logits, or the
+softmax over the chosen experts' logits only."""
 
 
 class Ops(Protocol):
@@ -38,7 +38,7 @@ class Ops(Protocol):
 
     @property
     def n_ctx(self) -> int:
-        """Tokens of context for which the model was opened."""
+        """The context length, in tokens, that the model was opened with."""
 
     def embed(self, w: Matrix, scale: float = 1.0) -> Value:
         """scale * w.factor * the row of w that belongs to each token: [tokens, w.n_cols]."""
@@ -47,7 +47,7 @@ class Ops(Protocol):
         """The row of w that belongs to each token's position: [tokens, w.n_cols].  w must have ``n_ctx`` rows."""
 
     def embed_ngrams(self, w: Matrix, ngrams: NGrams, state: StateHandle) -> Value:
-        """The rows of w that belong to each token and those before it: [tokens, ngrams.n_heads * w.n_cols].
+        """The rows of w for the n-grams that end at each token: [tokens, ngrams.n_heads * w.n_cols].
 
         w.n_cols is a multiple of 16; state: ``ngrams.state``.
         """
@@ -59,7 +59,7 @@ class Ops(Protocol):
         """(x - mean) / sqrt(var + eps) * w + bias over the whole width."""
 
     def head_rms_norm(self, x: Value, w: Vector, n_heads: int, eps: float) -> Value:
-        """``rms_norm`` of each of the n_heads heads of x by itself, in place.
+        """``rms_norm`` of each of the n_heads heads of x separately, in place.
 
         w: [head_dim] for all heads, or [n_heads, head_dim].
         """
@@ -77,9 +77,8 @@ class Ops(Protocol):
     ) -> Value:
         """Rotate each of the n_heads heads of x by its token's position, times ``scale``; in place.
 
-        rope: see there which values of a head it rotates; ``scale`` multiplies all of them.
-
-        position_scale: one more factor for each position, float32 [n_ctx].
+        rope: says which values of a head are rotated; ``scale`` multiplies all of them.
+        position_scale: a further factor for each position, float32 [n_ctx].
         """
 
     def store(self, k: Value | None, v: Value | None, state: StateHandle) -> None:
@@ -87,7 +86,7 @@ class Ops(Protocol):
 
         To a ``Latent`` state: its position part [tokens, position_dim], and its content as values.
         To a ``Contents`` state: the content as keys.
-        None for a part of the size 0.
+        None for a part of size 0.
         """
 
     def attend(
@@ -103,9 +102,10 @@ class Ops(Protocol):
         """softmax(q k^T) v over a ``KV`` state, within its window: [tokens, n_heads * value_dim].
 
         q is already scaled.  cap: scores become cap * tanh(score / cap); 0: unchanged.
-        slopes, float32 [n_heads]: a score is reduced by its head's slope for each position of
-        distance.  sinks [n_heads]: one more score for each head, whose value is zero.
-        chosen: the blocks that a token sees of a state without a window, with no slopes; or the keys, for all heads.
+        slopes, float32 [n_heads]: a score is reduced by its head's slope times the distance in
+        positions (ALiBi).  sinks [n_heads]: an extra score for each head, whose value vector is zero.
+        chosen: the blocks that each token sees, only for a state without a window and without slopes; or the keys,
+        the same for all heads.
         """
 
     def attend_latent(
@@ -121,30 +121,30 @@ class Ops(Protocol):
         """softmax(content . c + position . p) c over contents c and position parts p of a ``Latent`` state.
 
         content [tokens, n_heads * content_dim] and position [tokens, n_heads * position_dim] are
-        the queries, already scaled; position: None where that part has the size 0; cap and sinks as in
+        the queries, already scaled; position: None if that part has size 0; cap and sinks as in
         ``attend``; chosen: the keys that a token sees.  Returns [tokens, n_heads * content_dim].
         """
 
     def choose_keys(
         self, q: Value, weights: Value | Vector, state: StateHandle, n_heads: int, k: int
     ) -> ChosenKeys:
-        """The k keys in a ``KV`` state with the largest scores for each token, or all of no more.
+        """The k keys in a ``KV`` state with the largest scores for each token, or all if there are no more than k.
 
-        Of keys that several tokens share it chooses among those of whole stretches up to the token.
+        If each key stands for a stretch of tokens, only stretches that end at the token or before it are considered.
 
         The score of a key is the sum over heads of weights[head] * max(0, q[head] . key) (DeepSeek
-        V3.2's lightning indexer); of equal ones the earlier comes first.  q [tokens, n_heads *
+        V3.2's lightning indexer); on a tie the earlier key comes first.  q [tokens, n_heads *
         key_dim], weights [tokens, n_heads], or a vector for all tokens.
         """
 
     def choose_blocks(
         self, q: Value, state: StateHandle, n_heads: int, block: int, k: int, local: int
     ) -> ChosenBlocks:
-        """The k blocks of ``block`` neighbouring keys with the largest scores for each token and head, or all.
+        """The k blocks of ``block`` neighbouring keys with the largest scores for each token and head, or all blocks.
 
         The score of a block is its largest q[head] . key, over the keys in a ``KV`` state of one head that the
-        token sees.  The token's own block and the local - 1 before it come first; of equal ones
-        the earlier (MiniMax M3).  q [tokens, n_heads * key_dim].
+        token sees.  The token's own block and the local - 1 before it come first; on a tie
+        the earlier block (MiniMax M3).  q [tokens, n_heads * key_dim].
         """
 
     def summarize(
@@ -159,7 +159,7 @@ class Ops(Protocol):
         eps: float,
         rope: Rope,
     ) -> None:
-        """Append to ``into`` a summary of each stretch of ``into.every`` tokens that is complete now.
+        """Append to ``into`` a summary of each stretch of ``into.every`` tokens that this run completes.
 
         A summary is a sum of x over the tokens of a stretch: the i-th is weighted, value by value, by the
         softmax over the stretch of scores + offsets[i]; without scores it is their mean.  Then it is normed
@@ -170,8 +170,7 @@ class Ops(Protocol):
         """
 
     def stretch_tokens(self, chosen: ChosenKeys, state: StateHandle) -> ChosenKeys:
-        """The tokens of the stretches that were chosen in a state of their summaries, and those behind the last
-        whole stretch."""
+        """The tokens of the chosen stretches, and those after the last complete one; state: that of the summaries."""
 
     def attend_contents(
         self,
@@ -183,11 +182,11 @@ class Ops(Protocol):
     ) -> Value:
         """softmax(q . c) c over what a token sees of a ``Contents`` state: [tokens, n_heads * dim].
 
-        q is already scaled.  chosen: the summaries that count, of all.
+        q is already scaled.  chosen: the summaries to attend to, by default all.
         """
 
     def linear_heads(self, x: Value, w: Sequence[Matrix], turned: bool = False) -> Value:
-        """Each head of x times a matrix of its own, as many as w has: [tokens, len(w) * rows of a matrix].
+        """Each head of x times its own matrix, one for each in w: [tokens, len(w) * rows of a matrix].
 
         turned: x @ w instead of x @ w.T, [tokens, len(w) * columns of a matrix].
         """
@@ -196,29 +195,29 @@ class Ops(Protocol):
         """x @ w.T * w.factor + bias: [tokens, w.n_cols] -> [tokens, w.n_rows]."""
 
     def add(self, x: Value, y: Value | Vector) -> Value:
-        """x + y, of the same shape; a vector is added to each token."""
+        """x + y, element by element; a vector y is added to every token."""
 
     def multiply(self, x: Value, y: Value | Vector) -> Value:
-        """x * y, value by value; each token is multiplied by a vector."""
+        """x * y, element by element; a vector y multiplies every token."""
 
     def scale(self, x: Value, factor: float) -> Value:
         """factor * x."""
 
     def clamp(self, x: Value, limit: float) -> Value:
-        """x, but no value below -limit or above limit."""
+        """x with every value limited to -limit .. limit."""
 
     def at_most(self, x: Value, limit: float) -> Value:
-        """x, but no value above limit."""
+        """min(x, limit), element by element."""
 
     def activate(self, x: Value, activation: str) -> Value:
-        """activation(x), value by value.
+        """activation(x), element by element.
 
         activation: 'silu', 'gelu' (its tanh form), 'gelu_erf' (the exact one), 'gelu_quick',
         'relu', 'relu_squared', 'sigmoid', 'softplus', 'exp' or 'tanh'.
         """
 
     def gated(self, gate: Value, up: Value, activation: str) -> Value:
-        """activation(gate) * up, of the same shape; the activations up to 'relu' above, and 'sigmoid'.
+        """activation(gate) * up, element by element; activations: those of ``activate`` up to 'relu', and 'sigmoid'.
 
         'swiglu_oai' (GPT-OSS): gelu_quick(gate) * (up + 1), the gate at most 7, up within -7 and 7.
         """
@@ -227,14 +226,14 @@ class Ops(Protocol):
         """Each head of x times activation(its gate), 'sigmoid' or 'softplus'; gate: [tokens, n_heads]."""
 
     def head_part(self, x: Value, n_heads: int, first: int, count: int) -> Value:
-        """Of each of the n_heads heads of x the ``count`` values from ``first`` on: [tokens, n_heads * count]."""
+        """The ``count`` values from ``first`` on of each of the n_heads heads of x: [tokens, n_heads * count]."""
 
     def convolve(self, x: Value, w: Vector, bias: Vector | None, state: StateHandle) -> Value:
-        """Each column of x with its own weights over the last tokens, a causal convolution: [tokens, x.n].
+        """A causal convolution over the last tokens, with separate weights for each column of x: [tokens, x.n].
 
         The sum over i < taps of w[i] * (x of the token taps - 1 - i tokens earlier), plus bias.
         w: [taps, x.n], with at least two taps; state: ``Recurrent(x.n, taps - 1)``, the inputs
-        before the run's first token, zeros before the first of all.
+        before the run's first token, zeros at the start of a sequence.
         """
 
     def linear_attend(
@@ -251,14 +250,14 @@ class Ops(Protocol):
         delta: bool = False,
         tiled: bool = False,
     ) -> Value:
-        """q S + skip * v, where S sums up k v^T and forgets: [tokens, n_heads * value_dim].
+        """q S + skip * v, where S accumulates k v^T and decays: [tokens, n_heads * value_dim].
 
         For each head and token S = decay * S + k (write * v)^T, S being [key_dim, value_dim] of
-        ``Recurrent(value_dim, n_heads * key_dim)``.  With ``delta`` what k finds in the decayed S is taken
-        off v first, so that it is replaced: the delta rule.
-        q, k: [tokens, n * key_dim], with n heads that n_heads is a multiple of; each serves neighbours,
-        or where ``tiled`` is set every n-th head.  decay: [tokens, n_heads], one factor for a head, or
-        [tokens, n_heads * key_dim], one for each row of S; write: [tokens, n_heads], 1 if missing;
+        ``Recurrent(value_dim, n_heads * key_dim)``.  With ``delta``, what k reads from the decayed S is
+        first subtracted from v, so that it is replaced: the delta rule.
+        q, k: [tokens, n * key_dim], where n divides n_heads; each of the n heads serves neighbouring heads,
+        or every n-th head if ``tiled`` is set.  decay: [tokens, n_heads], one factor for a head, or
+        [tokens, n_heads * key_dim], one for each row of S; write: [tokens, n_heads], by default 1;
         skip: [n_heads].
         """
 
@@ -278,18 +277,18 @@ class Ops(Protocol):
         """Weighted sums of the parts of x, ``n_parts`` of them: [tokens, n_parts * size of a part].
 
         Part j of the result is the sum over i of weights[i * n_parts + j] * part i of x; so x has
-        weights.n / n_parts parts, side by side and of the same size.  weights: of each token, or a
-        vector for all.
+        weights.n / n_parts parts, side by side and of the same size.  weights: for each token, or a
+        vector for all tokens.
         """
 
     def root_products(self, x: Value, y: Value, n_heads: int, scale: float, least: float) -> Value:
-        """Of each head the signed root of p = scale * (x . y), sign(p) sqrt(max(|p|, least)): [tokens, n_heads]."""
+        """sign(p) sqrt(max(|p|, least)) of p = scale * (x . y), for each head: [tokens, n_heads]."""
 
     def sinkhorn(self, x: Value, rounds: int, eps: float) -> Value:
-        """Of each token a square matrix, row by row, made nearly doubly stochastic: [tokens, x.n].
+        """Each token's square matrix, stored row by row, made nearly doubly stochastic: [tokens, x.n].
 
-        softmax of each row, plus eps; then, ``rounds`` times in all, columns and before each further
-        time rows are divided by their sums plus eps (Sinkhorn and Knopp, 1967).
+        softmax of each row, plus eps; then the columns are divided by their sums plus eps, and ``rounds`` - 1 times
+        more the rows and then the columns (Sinkhorn and Knopp, 1967).
         """
 
     # ---- mixtures of experts ---------------------------------------------------------
@@ -306,21 +305,21 @@ class Ops(Protocol):
         scale: float = 1.0,
         shared_by: int = 1,
     ) -> Choice:
-        """The n_used best of the experts for each token, by the router's logits [tokens, n_experts].
+        """The n_used best experts for each token, by the router's logits [tokens, n_experts].
 
         bias [n_experts]: added to the scores for the choice, not for the weights (DeepSeek V3,
         arXiv:2412.19437).  groups (n, m): the experts lie in n groups of the same size, and
-        are chosen out of the m groups whose two best have the largest sum.  The weights are
-        the scores, divided by their sum if ``normalize``, times ``scale``.  Of experts that
-        are equally good the one with the lower number comes first; NaN counts as the best.
-        shared_by: so many neighbours stand for one expert, whose number is theirs divided by
-        it; it may be chosen by several of them, and has the score of the expert of that number.
+        are chosen from the m groups whose two best scores have the largest sum.  The weights are
+        the scores, divided by their sum if ``normalize``, times ``scale``.  On a tie the expert
+        with the lower number comes first; NaN counts as the best.
+        shared_by: this many neighbouring logits stand for one expert, whose number is theirs divided by
+        it; several of them may choose it, and it has the score of the logit with its number.
         """
 
     def look_up_experts(
         self, logits: Value, table: np.ndarray, *, normalize: bool = False, scale: float = 1.0
     ) -> Choice:
-        """The experts that a table names for each token, by its id: int64 [vocabulary, n_used].
+        """The experts that a table, int64 [vocabulary, n_used], names for each token id.
 
         Their weights are those of ``choose_experts`` with the scores "sqrt_softplus".
         """
@@ -335,11 +334,11 @@ class Ops(Protocol):
     ) -> Value:
         """x @ w[e].T * scales[e] + bias[e] for each expert e that a token has chosen: [tokens, n_used, w.n_rows].
 
-        x: a value of the tokens, or one that has a row for each chosen expert already.
+        x: a value with a row for each token, or one that already has a row for each chosen expert.
         bias: [n_experts, w.n_rows], float32 in the file; scales: [n_experts].
 
-        Values with a row for each chosen expert may go through the operations that work value by
-        value on equal shapes, such as ``gated``, until ``mix`` ends them.
+        Values with a row for each chosen expert may go through operations that work element by
+        element on equal shapes, such as ``gated``, until ``mix`` adds them up.
         """
 
     def spread(self, x: Value, choice: Choice) -> Value:
