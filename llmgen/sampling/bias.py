@@ -1,4 +1,4 @@
-"""Biases and bans: what the options say of single tokens, as token ids."""
+"""Biases and bans: what the options say about single tokens, as token ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmgen.tokenizer.interfaces import TokenizerLike
 
 
 def vocabulary_ids(ids: Collection[int], n_vocab: int) -> NDArray[np.int64]:
-    """Sorted distinct ids; those outside the vocabulary can never come up and are left out."""
+    """Sorted distinct ids; those outside the vocabulary can never occur and are left out."""
     return np.array(sorted({i for i in ids if 0 <= i < n_vocab}), dtype=np.int64)
 
 

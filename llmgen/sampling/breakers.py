@@ -24,7 +24,7 @@ class Breakers:
         self.since = 0
 
     def push(self, token: int) -> None:
-        """Take note of the next token of the history."""
+        """Record the next token of the history."""
         piece = self._token_bytes(token)
         text = self._tail + piece
         self.since = 0 if any(b in text for b in self._breakers) else self.since + 1

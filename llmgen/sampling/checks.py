@@ -1,4 +1,4 @@
-"""What the values of options must be: each is checked, and becomes a plain value.
+"""Checks of the values of options; each check returns a plain value.
 
 Importing this module loads no numpy.
 """
@@ -30,7 +30,7 @@ MAX_INT = 2**31 - 1
 
 
 def flag(name: str) -> str:
-    """The command line's name of a field."""
+    """The name of a field on the command line."""
     return "--" + name.replace("_", "-")
 
 

@@ -1,4 +1,4 @@
-"""What a program can put into sampling: a constraint, and functions that change logits."""
+"""What a caller can add to sampling: a constraint, and functions that change the logits."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Constraint(Protocol):
         ...
 
     def accept(self, token: int) -> None:
-        """Take note of the token that was chosen, which may be one that ends the answer."""
+        """Record the token that was chosen, which may be one that ends the answer."""
         ...
 
     def fork(self) -> Constraint:
-        """An independent copy at the same place."""
+        """An independent copy at the same position."""
         ...
 
 

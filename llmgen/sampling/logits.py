@@ -14,7 +14,7 @@ from llmgen.sampling.scores import TokenLogprob, TokenScore
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Tokens that are in the running: int64 [n], or None for the whole vocabulary; and their logits, float32 [n]."""
+    """The remaining tokens, int64 [n], or None for the whole vocabulary; and their logits, float32 [n]."""
 
     ids: NDArray[np.int64] | None
     logits: NDArray[np.float32]
@@ -44,11 +44,11 @@ class Candidates:
 
 
 def log_total(logits: NDArray[np.float32]) -> float:
-    """ln sum_i exp(l_i) of float32 [n]: what to take off a logit to get the log-probability."""
+    """ln sum_i exp(l_i) of float32 [n]: what to subtract from a logit to get the log-probability."""
     return kernels.head(logits, 0)[1]
 
 
 def check_finite(logits: NDArray[Any]) -> None:
-    """Raises an LLMGenError where a model's logits, of any shape, are not all finite."""
+    """Raises an LLMGenError if a model's logits, of any shape, are not all finite."""
     if not np.isfinite(logits).all():
         raise kernels.broken_logits(bool(np.isnan(logits).any()))

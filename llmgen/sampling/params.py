@@ -1,4 +1,4 @@
-"""The options that steer a generation: names, defaults, ranges.
+"""The options that control a generation: names, defaults, ranges.
 
 One frozen dataclass is the only list of them; the command line makes its flags
 from :func:`option_table`.  Importing this module loads no numpy.
@@ -37,29 +37,29 @@ class Option:
 
 
 def _number(default: int | float | None, low: float, high: float, text: str) -> Any:
-    """A field holding a number from ``low`` to ``high`` (None too, where that is the default)."""
+    """A field holding a number from ``low`` to ``high`` (or None, if that is the default)."""
     return field(default=default, metadata={"low": low, "high": high, "help": text})
 
 
 def _other(default: Any, text: str) -> Any:
-    """A field whose values are checked by a function of its own."""
+    """A field whose values are checked by a function."""
     return field(default=default, metadata={"help": text})
 
 
 def _in_python(default: Any, text: str) -> Any:
-    """The same for a field that no command line or file can hold."""
+    """The same for a field that cannot be given on the command line or in a file."""
     return field(default=default, metadata={"help": text, "in_python": True})
 
 
 class _Option(Protocol[Held, Given]):
-    """For type checkers: a field that holds one type and is given in several.  The value itself is plain."""
+    """For type checkers: a field that accepts several types and holds one of them."""
 
     def __get__(self, params: object, kind: object = None) -> Held: ...
     def __set__(self, params: object, value: Given) -> None: ...
 
 
 def _with_names_checked(params: type[T]) -> type[T]:
-    """Let the class refuse an unknown option by itself, with the name that it has here."""
+    """Let the class itself refuse an unknown option, and say which name it has here."""
     made: Any = params.__init__
 
     @functools.wraps(made)
@@ -172,7 +172,7 @@ class SamplingParams:
 
     @property
     def token_limit(self) -> float:
-        """The most tokens to generate; infinite where there is no limit."""
+        """The most tokens to generate; infinity if there is no limit."""
         return math.inf if self.max_tokens < 0 else self.max_tokens
 
     @property
@@ -230,16 +230,16 @@ _ELSEWHERE = {
     "stream": "an answer as it grows is llm.stream(prompt, params)",
     "max_length": "the prompt does not count here: max_tokens is the most tokens to generate",
 }
-"""What is no option of sampling here, and where it is to be found."""
+"""Names that are not sampling options here, and where to find what they mean."""
 
 
 def option_named(name: str) -> str | None:
-    """Our name of an option, given ours or another program's; None where it is neither."""
+    """Our name of an option, given ours or another program's; None if it is neither."""
     return name if name in _NAMES else OTHER_NAMES.get(name)
 
 
 def unknown_option(name: str) -> UsageError:
-    """The error about a name that no option has, with the one that was probably meant."""
+    """The error for a name that no option has, with the name that was probably meant."""
     if name in OTHER_NAMES:
         return UsageError(f"{name} is no sampling option here, its name is {OTHER_NAMES[name]}")
     if name in _ELSEWHERE:
@@ -250,7 +250,7 @@ def unknown_option(name: str) -> UsageError:
 
 
 def checked_params(params: Any, default: SamplingParams | None = None) -> SamplingParams:
-    """The options as they are, or the default ones for None; :class:`UsageError` for anything else."""
+    """The options given, or the default ones for None.  Raises :class:`UsageError` for anything else."""
     if params is None:
         return default or SamplingParams()
     if not isinstance(params, SamplingParams):
@@ -262,7 +262,7 @@ def checked_params(params: Any, default: SamplingParams | None = None) -> Sampli
 
 
 def option_table() -> list[Option]:
-    """Every option of :class:`SamplingParams` that text can say, in order."""
+    """Every option of :class:`SamplingParams` that can be given as text, in order."""
     return [
         Option(
             f.name, flag(f.name), f.default, f.metadata.get("low"), f.metadata.get("high"), f.metadata["help"]

@@ -17,7 +17,7 @@ from llmgen.sampling.logits import Candidates
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guess:
-    """A token that may come next, and what it was drawn from; ``among`` None: it was certain to be guessed."""
+    """A token that may come next, and what it was drawn from; ``among`` None: the guess was certain."""
 
     token: int
     among: Candidates | None = None

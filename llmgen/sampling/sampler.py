@@ -1,7 +1,7 @@
-"""From logits to a token, in one stated order.
+"""From logits to a token, in a fixed order.
 
-1. Processors: functions of the program's own, each given the logits of the one before.
-2. The constraint: what it does not allow is out.
+1. Processors: the caller's own functions, each given the logits of the one before.
+2. The constraint: tokens that it does not allow are removed.
 3. Bias: logit bias, bans, ignore_eos, min_tokens.
 4. The samplers of ``SamplingParams.samplers``, by default llama.cpp's order:
    penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature.
@@ -9,21 +9,21 @@
    Under ``temp`` 0 the two that change logits, then the most likely token.
 5. The distribution: softmax over the candidates that are left.
 6. The token: the first, by rising id, whose cumulative probability exceeds a uniform
-   draw, which depends on the seed and the number of the token only (see rng.py).
+   draw, which depends only on the seed and the position of the token (see rng.py).
 
-All but the processors is one compiled call (see backends/cpu/sampling.py).
+Everything but the processors is one compiled call (see backends/cpu/sampling.py).
 
-The windows of penalties and DRY hold the prompt, too, template and all, as in llama.cpp's
+The windows of penalties and DRY include the prompt, even the template's part, as in llama.cpp's
 server and command line (``init_sampler`` in tools/server/server-context.cpp).  An
 end-of-generation token is never penalized, though: in a conversation each turn ends with
-one, and with a penalty on it answers would grow longer and longer.
+one, and if it were penalized, answers would grow longer and longer.
 
 Mirostat (Basu et al. 2020, arXiv:2007.14966) holds the surprise near a target.  ``mu`` is the
 largest surprise allowed, in bits, and starts at 2 * tau.  As in llama.cpp, and unlike the
 paper, the surprise is that under the distribution after the cut.
 
-Edge values: a logit of NaN or +inf is an error, as is a vocabulary that is masked
-whole; of equal logits the lower token id comes first.
+Edge cases: a logit of NaN or +inf is an error, and so is a mask that leaves no token;
+of equal logits the lower token id comes first.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Choice:
 class Sampler:
     """Chooses the tokens of one sequence.
 
-    It owns what sampling has to remember: the tokens so far (prompt included,
-    for the penalties), the number of the next draw, Mirostat's ``mu``, where the
-    constraint is.  Only :meth:`sample` and :meth:`accept` change it.
+    It owns the state of sampling: the tokens so far (prompt included,
+    for the penalties), the number of the next draw, Mirostat's ``mu``, and the
+    constraint's position.  Only :meth:`sample` and :meth:`accept` change it.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Sampler:
         """Choose the next token from float32 [n_vocab] (not changed) and remember it.
 
         A ``guess`` is judged by rejection sampling; greedy choices do not depend on guesses.
-        Raises :class:`UsageError` for what is no such array, :class:`LLMGenError` where one
+        Raises :class:`UsageError` for anything but such an array, :class:`LLMGenError` if a
         logit is NaN or +inf, or all are -inf.
         """
         p = self.params
@@ -161,7 +161,7 @@ class Sampler:
         return self.distribution(logits).best(k)
 
     def accept(self, token: int) -> None:
-        """Remember the token of this step, whoever has chosen it."""
+        """Remember the token of this step, however it was chosen."""
         self._remember(token)
         if self._constraint is not None:
             self._constraint.accept(token)
@@ -181,7 +181,7 @@ class Sampler:
         """A copy that chooses guesses, from the logits of another model.
 
         It draws the same random numbers, so that both often choose the same token, unless its draws are
-        to be ``independent``.  Processors are left out: they are the program's own, and see each token once.
+        to be ``independent``.  Processors are left out: they are the caller's own, and see each token once.
         """
         twin = self.fork()
         if self.params.processors or self.params.logprobs is not None:
@@ -220,7 +220,7 @@ class Sampler:
         return Candidates(*self._chain.left(logits))
 
     def _processed(self, logits: Floats) -> Floats:
-        """The logits after the processors, having refused what is no row of them."""
+        """The logits after the processors; refuses anything but a row of logits."""
         if not _is_row(logits, self.n_vocab) or logits.dtype != np.float32:
             raise UsageError(
                 f"logits must be one row, an array float32 [{self.n_vocab}], not {_described(logits)}"
@@ -265,7 +265,7 @@ class Sampler:
         return masked
 
     def _noted(self, token: int) -> int:
-        """A token as the history has it: one that ends a generation as a negative number, which nothing penalizes."""
+        """A token as the history has it: one that ends a generation as a negative number, which is never penalized."""
         return ~token if token in self._ends else token
 
     def _remember(self, token: int) -> None:

@@ -1,6 +1,6 @@
-"""From the options to the stages of the compiled step: what each sampler is called with, and when it is on.
+"""From the options to the stages of the compiled step: the arguments of each sampler, and when it is on.
 
-Where llmgen shares a method with llama.cpp, the edge rules (which side of a border stays, what
+Where llmgen shares a method with llama.cpp, the rules for edge cases (which side of a threshold stays, what
 switches it off) are those of its src/llama-sampler.cpp.
 """
 
@@ -30,15 +30,15 @@ Stage = Any
 """One of the tables of sampling_arguments.STAGES, filled in."""
 
 LEAST_TEMPERATURE = 1e-6
-"""No float32 difference survives less."""
+"""Lower temperatures are raised to this one."""
 _LARGEST_EXPONENT = 88.7  # exp of it is about the largest float32
 _CHANGES_LOGITS = ("penalties", "dry")
 
 
 def stages(p: SamplingParams, n_ctx: int) -> list[Stage]:
-    """The stages that do something under these options, in order; ``n_ctx`` is the window that -1 stands for.
+    """The stages that have an effect under these options, in order; ``n_ctx`` is the window that -1 stands for.
 
-    Greedy and Mirostat take only the samplers that change logits, and Mirostat has temperature before it.
+    Greedy and Mirostat take only the samplers that change logits, and Mirostat applies temperature first.
     """
     plain = not p.greedy and not p.mirostat
     names = [name for name in p.samplers if plain or name in _CHANGES_LOGITS]
@@ -50,7 +50,7 @@ def stages(p: SamplingParams, n_ctx: int) -> list[Stage]:
 
 def _penalties(p: SamplingParams, n_ctx: int) -> Stage | None:
     """A positive logit is divided by ``repeat``, another multiplied by it (Keskar et al. 2019, CTRL, with the
-    sign rule of Hugging Face and llama.cpp); then count * frequency + presence is taken off (OpenAI API).
+    sign rule of Hugging Face and llama.cpp); then count * frequency + presence is subtracted (OpenAI API).
     """
     if (p.repeat_penalty, p.presence_penalty, p.frequency_penalty) == (1, 0, 0) or not p.repeat_last_n:
         return None
@@ -63,7 +63,7 @@ def _penalties(p: SamplingParams, n_ctx: int) -> Stage | None:
 
 
 def _dry(p: SamplingParams, n_ctx: int) -> Stage | None:
-    """Where the text ends with ``length`` tokens that were there before, the token that followed then loses
+    """If the text ends with ``length`` tokens that occurred before, the token that followed them then loses
     multiplier * base ** (length - allowed).
     """
     if p.dry_multiplier <= 0 or not p.dry_penalty_last_n:

@@ -1,4 +1,4 @@
-"""Keys and values as steps of a program: storing them in the cache, and attending to all that a token sees."""
+"""Keys and values as steps of a program: storing them in the cache, and attention over all that a token sees."""
 
 from __future__ import annotations
 

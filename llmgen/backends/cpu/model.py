@@ -1,4 +1,4 @@
-"""A model that is ready to run: weights bound, programs recorded, kernels loaded, threads available."""
+"""A model that is ready to run: weights bound, programs recorded, kernels loaded, threads started."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Model:
         self.decode_plan = decode_plan or DecodePlan()
         """How generated tokens attend."""
         self.on_run: Callable[[Role, int, float], None] | None = None
-        """Called after each run with what its tokens were, how many, and the seconds it took."""
+        """Called after each run with its role, the number of its tokens, and the seconds it took."""
         self.max_prompt_tokens = chunk = longest_run(config, n_ctx)
         """The most prompt tokens in one run of this model."""
         self.layout = checked_layout(config, n_ctx, kinds)
@@ -101,7 +101,7 @@ class Model:
         check_local(self.decode_plan, self.layout, [step.kernel for step in decoded.steps])
         matter = any(step.kernel.startswith("attention:blocks") for step in decoded.steps)
         self.readings = Readings(self.decode_plan, n_threads, matter)
-        """How they read the cache at each context length."""
+        """How generated tokens read the cache at each context length."""
         prefill.fuse_residuals()
         self._library = KernelLibrary.for_level(level)
         self._programs: dict[Role, Program] = {
@@ -165,7 +165,7 @@ class Model:
 
     @property
     def kv_type(self) -> str:
-        """How keys and values are kept, as --kv-type says it."""
+        """How keys and values are kept, in the form of --kv-type."""
         return self.layout.kv_type
 
     @property
@@ -180,12 +180,12 @@ class Model:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of KV cache that one more token takes, windows not yet full."""
+        """Bytes of KV cache that one more token takes while sliding windows are not full."""
         return self.layout.bytes_per_token
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells this model from others, see ``model.fingerprint``."""
+        """What distinguishes this model from others, see ``model.fingerprint``."""
         return fingerprint(self._file)
 
     # ---- files ----------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Model:
         read: is given the logits, float32 [sum of n_logits, n_vocab], which the next call
         overwrites; by default it copies them.
 
-        A token's logits depend on its sequence and its role, not on what else is in the run.
+        A token's logits depend only on its sequence and its role, not on what else is in the run.
         A call that ends early commits nothing.  Raises UsageError, ContextFullError,
         Interrupted.
         """
@@ -299,7 +299,7 @@ class Model:
         return rows
 
     def profile(self, parts: Tokens[Part], role: Role) -> dict[str, float]:
-        """``forward`` on the calling thread alone, kernel by kernel: the processor seconds of each."""
+        """``forward`` on the calling thread alone, kernel by kernel; returns the processor seconds of each."""
         with self.lock:
             self._profile = Profile()
             try:
@@ -357,7 +357,7 @@ class Model:
     def _run(self, program: Program, n_tokens: int) -> tuple[float, int]:
         """Run a program over the tokens of the control block.
 
-        Returns the seconds that it took, and its threads, 0 where it was profiled.
+        Returns the seconds that it took and the number of its threads, 0 if it was profiled.
         """
         if self._closing:
             raise Interrupted("the computation was stopped: the model is being closed")

@@ -8,7 +8,7 @@ that does not exist yet.  There are two recorders, chosen by the role of the tok
 - ``PrefillRecorder`` (prefill_recorder.py): a chunk of a prompt.  Panel kernels; threads
   share out tiles of eight tokens.
 
-A value must not change any more once there is a copy of it (quantized, or shared).
+Once there is a copy of a value (quantized or shared), the value must not change any more.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Recorder(ABC):
     def value(
         self, n: int, private: bool, partition: Hashable = EVERYTHING, like: Value | None = None
     ) -> Value:
-        """A value of n; like: one that has the rows it shall have, by default one for each token."""
+        """A value of n; like: a value with the same rows, by default one row for each token."""
         rows, counter = (like.rows, like.counter) if like else (self.max_tokens, None)
         return Value(n, floats_bytes(n), rows, private, partition, counter=counter)
 
@@ -73,7 +73,7 @@ class Recorder(ABC):
         """Append a step.
 
         arguments: those of the kernel's table (kernels/arguments.py).  ``control``, ``split_tokens``
-        and the strides of values need not be said.  Raises TypeError where one is
+        and the strides of values can be left out.  Raises TypeError if one is
         missing or unknown.
         """
         assert not any(writes and v.copies for v, _, writes in accesses), f"{kernel} changes a copied value"
