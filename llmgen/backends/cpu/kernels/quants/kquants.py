@@ -253,9 +253,7 @@ def _q6_k() -> Block:
         d = load_f16(p + 208)
         for j in range(8):
             for k in range(2):
-                scale = d * np.float32(load_s8(p + 192 + 2 * j + k))
-                store_f32(o + 128 * k, scale)
-                store_f32(o + 128 * k + 64, scale * np.float32(-32.0))
+                store_f32(o + 128 * k, d * np.float32(load_s8(p + 192 + 2 * j + k)))
             o += stride
 
     @inline
@@ -274,6 +272,8 @@ def _q6_k() -> Block:
         weights=weights,
         panel_scales=panel_scales,
         dequantize=dequantize,
+        has_offset=False,
+        zero=32,
     )
 
 

@@ -3,12 +3,14 @@
 ``pass_of`` gives the pass for a kind of weights.  At level amx it takes 16 tokens, whose
 dot products with 32 weights of all rows are one tile; at the others dot.TOKENS.  Each
 token's sum runs over the blocks in order: d * dx * dot, then m * e, whatever the level.
+Where every 16 weights have their own scale, it is dx * (d0 * dot0 + d1 * dot1), then m0 * e0 and m1 * e1:
+dx is multiplied once for both halves, and costs no operation of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba.core import types
@@ -147,20 +149,26 @@ def _arm_blocks(quant: QuantType, has_offset: bool, half: int) -> Any:
 
 def _arm_step(quant: QuantType, has_offset: bool, half: int) -> Any:
     """``step(f, panel, x)``: one of these blocks."""
-    runs, n = (2, 16) if quant.halves else (1, 32)
-    e_at = (TILE_E0, TILE_E1) if quant.halves else (TILE_E,)
     scales = 512 + (32 - arm.ROW_BYTES) * half
+    places = Places(TILE_D, TILE_E, TILE_E0, TILE_E1)
 
     @intrinsic
     def step(typing_context: Any, f: Any, panel: Any, x: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
             packed, panel, x = args
             sums = [b.extract_value(packed, t) for t in range(PASS)]
-            for run in range(runs):
-                w, d = (offset(b, panel, at + run * by) for at, by in ((0, 256), (scales, 128)))
-                dots = arm.emit_dots(b, w, offset(b, x, 128 * run), n)
+            d = offset(b, panel, scales)
+            if quant.halves:
+                one, other = (
+                    arm.emit_dots(b, offset(b, panel, 256 * run), offset(b, x, 128 * run), 16)
+                    for run in range(2)
+                )
+                dots = list(zip(one, other, strict=True))
+                sums = _scaled_halves(b, sums, dots, d, x, has_offset, places)
+            else:
                 m = offset(b, d, 64) if has_offset else None
-                sums = _scaled(b, sums, dots, d, m, offset(b, x, TILE_D), offset(b, x, e_at[run]))
+                dots = arm.emit_dots(b, panel, x, 32)
+                sums = _scaled(b, sums, dots, d, m, offset(b, x, TILE_D), offset(b, x, TILE_E))
             return context.make_tuple(b, _HALF_SUMS, sums)
 
         return _HALF_SUMS(_HALF_SUMS, *[types.intp] * 2), generate
@@ -205,36 +213,57 @@ def _tiled_pass(quant: QuantType, has_offset: bool) -> Any:
     or to the halves of one.  No branch stands between products and scaling: around one, the compiler
     would keep the sums of both sides apart, and spill them.
     """
+    return (_tiled_halves if quant.halves else _tiled_blocks)(quant.panel_bytes, has_offset)
+
+
+def _tiled_halves(panel_bytes: int, has_offset: bool) -> Any:
     dots, other_dots = (amx.dots(one_set) for one_set in range(amx.SETS))
-    scale = _scale_step(types.intp, _stored_dots, has_offset)
-    panel_bytes, halves = quant.panel_bytes, quant.halves
-    pair_bytes, x_bytes = (panel_bytes, PAIR_BLOCK) if halves else (2 * panel_bytes, 2 * PAIR_BLOCK)
-    # where the second tile of a pair finds its weights, scales and activations, and they theirs
-    w, d, x8 = (256, 640, 16) if halves else (panel_bytes, panel_bytes + 512, PAIR_BLOCK)
-    dx, e = (PAIR_D, PAIR_E1) if halves else (PAIR_BLOCK + PAIR_D, PAIR_BLOCK + PAIR_E)
-    e_first = PAIR_E0 if halves else PAIR_E
+    places = Places(PAIR_D, PAIR_E, PAIR_E0, PAIR_E1)
+    scale = _scale_halves(types.intp, _stored_dots, has_offset, places, range(PASS // 2))
+    scale_others = _scale_halves(types.intp, _stored_dots, has_offset, places, range(PASS // 2, PASS))
 
     @inline
     def multiply(f, panel, x, n, groups, space):  # type: ignore[no-untyped-def]
         here, there = space + 64, space + 64 + _TWO
-        pairs = n if halves else n // 2
+        dots(x, panel, here)
+        other_dots(x + 16, panel + 256, here + _ONE)
+        for _ in range(n - 1):
+            after, x_after = panel + panel_bytes, x + PAIR_BLOCK
+            dots(x_after, after, there)
+            f = scale(f, here, here + _ONE, panel + 512, x)
+            other_dots(x_after + 16, after + 256, there + _ONE)
+            f = scale_others(f, here, here + _ONE, panel + 512, x)
+            panel, x, here, there = after, x_after, there, here
+        f = scale(f, here, here + _ONE, panel + 512, x)
+        return scale_others(f, here, here + _ONE, panel + 512, x)
+
+    return multiply
+
+
+def _tiled_blocks(panel_bytes: int, has_offset: bool) -> Any:
+    dots, other_dots = (amx.dots(one_set) for one_set in range(amx.SETS))
+    scale = _scale_step(types.intp, _stored_dots, has_offset, Places(PAIR_D, PAIR_E, PAIR_E0, PAIR_E1))
+
+    @inline
+    def multiply(f, panel, x, n, groups, space):  # type: ignore[no-untyped-def]
+        here, there = space + 64, space + 64 + _TWO
+        second, x_second = panel_bytes, PAIR_BLOCK
         lone, x_lone = panel + (n - 1) * panel_bytes, x + (n - 1) * PAIR_BLOCK
-        if pairs:
+        if n > 1:
             dots(x, panel, here)
-            other_dots(x + x8, panel + w, here + _ONE)
-            for _ in range(pairs - 1):
-                after, x_after = panel + pair_bytes, x + x_bytes
+            other_dots(x + x_second, panel + second, here + _ONE)
+            for _ in range(n // 2 - 1):
+                after, x_after = panel + 2 * panel_bytes, x + 2 * PAIR_BLOCK
                 dots(x_after, after, there)
-                f = scale(f, here, panel + 512, panel + 576, x + PAIR_D, x + e_first)
-                other_dots(x_after + x8, after + w, there + _ONE)
-                f = scale(f, here + _ONE, panel + d, panel + d + 64, x + dx, x + e)
+                f = scale(f, here, panel + 512, x)
+                other_dots(x_after + x_second, after + second, there + _ONE)
+                f = scale(f, here + _ONE, panel + second + 512, x + x_second)
                 panel, x, here, there = after, x_after, there, here
-            f = scale(f, here, panel + 512, panel + 576, x + PAIR_D, x + e_first)
-            f = scale(f, here + _ONE, panel + d, panel + d + 64, x + dx, x + e)
-        if not halves:  # whose blocks are pairs
-            if n % 2:
-                dots(x_lone, lone, there)
-                f = scale(f, there, lone + 512, lone + 576, x_lone + PAIR_D, x_lone + PAIR_E)
+            f = scale(f, here, panel + 512, x)
+            f = scale(f, here + _ONE, panel + second + 512, x + x_second)
+        if n % 2:
+            dots(x_lone, lone, there)
+            f = scale(f, there, lone + 512, x_lone)
         return f
 
     return multiply
@@ -245,22 +274,62 @@ def _stored_dots(b: Any, tile: Any, t: int) -> Any:
     return b.load(pointer(b, offset(b, tile, 64 * t)), align=64, typ=i32x16.llvm)
 
 
-def _scale_step(totals: Any, dots_of: Callable[[Any, Any, int], Any], has_offset: bool) -> Any:
-    """``step(f, totals, d, m, dx, e)``: f[t] += d * dx[t] * dots of t + m * e[t].
+class Places(NamedTuple):
+    """Where a block of activations has the scales of its tokens, and e: of 32, of the first and of the last 16."""
 
-    d, m: addresses of f32 [16 rows]; dx, e: addresses of f32 [tokens].
+    d: int
+    e: int
+    e0: int
+    e1: int
+
+
+def _scale_step(totals: Any, dots_of: Callable[[Any, Any, int], Any], has_offset: bool, at: Places) -> Any:
+    """``step(f, totals, d, x)``: f[t] += d * dx[t] * dots of t + m * e[t].
+
+    d: address of the scales f32 [16 rows], behind which the offsets m stand; x: address of the activations.
     """
 
     @intrinsic
-    def function(typing_context: Any, f: Any, dots: Any, d: Any, m: Any, dx: Any, e: Any) -> Any:
+    def function(typing_context: Any, f: Any, dots: Any, d: Any, x: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            packed, all_dots, d, m, dx, e = args
+            packed, all_dots, d, x = args
             before = [b.extract_value(packed, t) for t in range(PASS)]
             dots = [dots_of(b, all_dots, t) for t in range(PASS)]
-            sums = _scaled(b, before, dots, d, m if has_offset else None, dx, e)
+            m = offset(b, d, 64) if has_offset else None
+            sums = _scaled(b, before, dots, d, m, offset(b, x, at.d), offset(b, x, at.e))
             return context.make_tuple(b, _SUMS, sums)
 
-        return _SUMS(_SUMS, totals, *[types.intp] * 4), generate
+        return _SUMS(_SUMS, totals, *[types.intp] * 2), generate
+
+    return function
+
+
+def _scale_halves(
+    totals: Any,
+    dots_of: Callable[[Any, Any, int], Any],
+    has_offset: bool,
+    at: Places,
+    tokens: range = range(PASS),
+) -> Any:
+    """``step(f, first, second, d, x)``, of blocks with two scales.
+
+    f[t] += dx[t] * (d0 * first dots of t + d1 * second dots) + m0 * e0[t] + m1 * e1[t] for these tokens
+    """
+
+    @intrinsic
+    def function(typing_context: Any, f: Any, first: Any, second: Any, d: Any, x: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            packed, one, other, d, x = args
+            sums = [b.extract_value(packed, t) for t in range(PASS)]
+            first = tokens[0]
+            x = offset(b, x, 4 * first)
+            dots = [(dots_of(b, one, t), dots_of(b, other, t)) for t in tokens]
+            sums[first : tokens.stop] = _scaled_halves(
+                b, sums[first : tokens.stop], dots, d, x, has_offset, at
+            )
+            return context.make_tuple(b, _SUMS, sums)
+
+        return _SUMS(_SUMS, totals, totals, *[types.intp] * 2), generate
 
     return function
 
@@ -268,15 +337,42 @@ def _scale_step(totals: Any, dots_of: Callable[[Any, Any, int], Any], has_offset
 def _scaled(b: Any, before: list[Any], dots: list[Any], d: Any, m: Any, dx: Any, e: Any) -> list[Any]:
     """Of each token before + d * dx * dots (+ m * e), f32 [rows]."""
     vector = before[0].type
-    scale, low = (p and b.load(pointer(b, p), align=4 * vector.count, typ=vector) for p in (d, m))
-    name, sums = f"llvm.fma.v{vector.count}f32", []
+    scale, low = (p and _rows(b, p, vector) for p in (d, m))
+    sums = []
     for t, (value, dot) in enumerate(zip(before, dots, strict=True)):
         factor = b.fmul(scale, _of_token(b, dx, t, vector))
-        value = call_intrinsic(b, name, vector, [b.sitofp(dot, vector), factor, value])
+        value = _fma(b, b.sitofp(dot, vector), factor, value)
         if low:
-            value = call_intrinsic(b, name, vector, [low, _of_token(b, e, t, vector), value])
+            value = _fma(b, low, _of_token(b, e, t, vector), value)
         sums.append(value)
     return sums
+
+
+def _scaled_halves(
+    b: Any, before: list[Any], dots: list[tuple[Any, Any]], d: Any, x: Any, has_offset: bool, at: Places
+) -> list[Any]:
+    """Of each token before + dx * (d0 * dots of one half + d1 * dots of the other) (+ m0 * e0 + m1 * e1)."""
+    vector = before[0].type
+    scales = [_rows(b, offset(b, d, 128 * half), vector) for half in range(2)]
+    lows = [_rows(b, offset(b, d, 64 + 128 * half), vector) for half in range(2 * has_offset)]
+    sums = []
+    for t, (value, (one, other)) in enumerate(zip(before, dots, strict=True)):
+        both = b.fmul(b.sitofp(one, vector), scales[0])
+        both = _fma(b, b.sitofp(other, vector), scales[1], both)
+        value = _fma(b, both, _of_token(b, offset(b, x, at.d), t, vector), value)
+        for low, e in zip(lows, (at.e0, at.e1), strict=False):
+            value = _fma(b, low, _of_token(b, offset(b, x, e), t, vector), value)
+        sums.append(value)
+    return sums
+
+
+def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
+    return call_intrinsic(b, f"llvm.fma.v{z.type.count}f32", z.type, [x, y, z])
+
+
+def _rows(b: Any, address: Any, vector: Any) -> Any:
+    """A float of each row."""
+    return b.load(pointer(b, address), align=4, typ=vector)
 
 
 def _of_token(b: Any, address: Any, t: int, vector: Any) -> Any:
@@ -290,7 +386,9 @@ def _block_step(quant: QuantType, has_offset: bool, zero: int) -> Any:
     inner = per_scale if FUSED else quant.groups
     dots = PanelDots(quant.bits, inner, zero, quant.halves)
     first, second, start, add, total = dots.first, dots.second, dots.start, dots.add, dots.total
-    scale = _scale_step(dots.totals, joined, has_offset)
+    scale = (_scale_halves if quant.halves else _scale_step)(
+        dots.totals, joined, has_offset, Places(TILE_D, TILE_E, TILE_E0, TILE_E1)
+    )
     one_by_one = dots.at_once < inner
 
     @inline
@@ -309,16 +407,14 @@ def _block_step(quant: QuantType, has_offset: bool, zero: int) -> Any:
 
         @inline
         def step_halves(f, w, x, groups):  # type: ignore[no-untyped-def]
-            for h in range(2):
-                totals = run(second(x) if h else first(x), w + 256 * h, x + 128 * h, groups)
-                e = x + (TILE_E1 if h else TILE_E0)
-                f = scale(f, totals, w + 512 + 128 * h, w + 576 + 128 * h, x + TILE_D, e)
-            return f
+            one = run(first(x), w, x, groups)
+            other = run(second(x), w + 256, x + 128, groups)
+            return scale(f, one, other, w + 512, x)
 
         return step_halves
 
     @inline
     def step_whole(f, w, x, groups):  # type: ignore[no-untyped-def]
-        return scale(f, run(first(x), w, x, groups), w + 512, w + 576, x + TILE_D, x + TILE_E)
+        return scale(f, run(first(x), w, x, groups), w + 512, x)
 
     return step_whole
