@@ -74,10 +74,17 @@ def _pairs_to_i16(b: Any, u: Any, s: Any) -> Any:
 
 def _pairs_to_i32(b: Any, v: Any) -> Any:
     """i16 [n] -> i32 [n/2], neighbours added."""
+    if LEVEL == "avx2":
+        return pairs_times(b, v, _constant(16, v.type.count, 1))
+    return _neighbours(b, b.sext(v, _vector(32, v.type.count)))
+
+
+def pairs_times(b: Any, v: Any, w: Any) -> Any:
+    """i16 [n] * i16 [n] -> i32 [n/2], neighbours added."""
     n = v.type.count
     if LEVEL == "avx2":
-        return call_intrinsic(b, "llvm.x86.avx2.pmadd.wd", _vector(32, n // 2), [v, _constant(16, n, 1)])
-    return _neighbours(b, b.sext(v, _vector(32, n)))
+        return call_intrinsic(b, "llvm.x86.avx2.pmadd.wd", _vector(32, n // 2), [v, w])
+    return _neighbours(b, b.mul(b.sext(v, _vector(32, n)), b.sext(w, _vector(32, n))))
 
 
 def _accumulate(b: Any, acc: Any, u: Any, s: Any) -> Any:
@@ -270,7 +277,7 @@ class PanelDots:
         self.at_once = 1 if LEVEL == "generic" else groups
         n = TOKENS * REGISTERS
         sums = types.UniTuple(_register("i16" if short else "i32"), n)
-        self.totals = types.UniTuple(_register("i32"), n)
+        self.sums, self.totals = sums, types.UniTuple(_register("i32"), n)
         # the sums of whole blocks of signed weights begin with what was added to the weights
         by_sums = bits == 8 and not halves
         self.start, self.add = _panel_start(sums, by_sums), _panel_add(sums, bits, self.at_once)
@@ -289,9 +296,9 @@ def _panel_totals(totals: Any, zero: int, at: int, less: int | None = None) -> A
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
             values = []
             for t in range(TOKENS if zero else 0):
-                value = _int32(b, args[0], at + 4 * t)
+                value = emit_int32(b, args[0], at + 4 * t)
                 if less is not None:
-                    value = b.sub(value, _int32(b, args[0], less + 4 * t))
+                    value = b.sub(value, emit_int32(b, args[0], less + 4 * t))
                 filled = splat_value(b, b.mul(value, ir.Constant(I32, zero)), vector)
                 values += [filled] * REGISTERS
             return context.make_tuple(
@@ -303,7 +310,7 @@ def _panel_totals(totals: Any, zero: int, at: int, less: int | None = None) -> A
     return function
 
 
-def _int32(b: Any, address: Any, at: int) -> Any:
+def emit_int32(b: Any, address: Any, at: int) -> Any:
     return b.load(pointer(b, offset(b, address, at)), align=4, typ=I32)
 
 
@@ -316,7 +323,7 @@ def _panel_start(sums: Any, negative: bool) -> Any:
             values = [ir.Constant(vector, [0] * vector.count)] * sums.count
             if NATIVE and negative:
                 for t in range(TOKENS):
-                    value = _int32(b, args[0], 4 * t)
+                    value = emit_int32(b, args[0], 4 * t)
                     filled = splat_value(b, b.shl(value, ir.Constant(I32, 7)), vector)
                     values[t * REGISTERS : (t + 1) * REGISTERS] = [filled] * REGISTERS
             return context.make_tuple(b, sums, values)

@@ -35,6 +35,10 @@ PANEL_BLOCK = 8 * 64
 """Bytes of 32 weights in a panel: 8 groups of four weights for 16 rows, or at level i8mm 4 groups of eight."""
 PANEL_SCALES = 2 * 64
 """Bytes of the scale and the offset of each row (f32), which follow for every 32 weights, or every 16."""
+PANEL_PRODUCTS = 5 * 64
+"""The same where 32 weights have one scale of floats and two small integers: f32 d [16 rows] | f32 offset of the
+first half [16] | small scale of the first half, twice an int16 [16] | offset of the other half | its small scale.
+The small scales are there only if they are not multiplied into the weights, see quants/products.py."""
 SHORT_SUMS = {2: 8, 3: 8, 4: 8, 5: 4, 6: 2}
 """By the bits of an unsigned weight: how many sums of two products with 8-bit activations fit into 16 bits."""
 MAX_COLUMNS = 8

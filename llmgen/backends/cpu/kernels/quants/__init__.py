@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from llmgen.backends.cpu.kernels.layout import (
     ACTIVATION_FORMATS,
     PANEL_BLOCK,
+    PANEL_PRODUCTS,
     PANEL_SCALES,
     SHORT_SUMS,
 )
@@ -28,6 +29,8 @@ class QuantType:
     activations: str  # their format in its matrix-vector kernel, see layout.ACTIVATION_FORMATS
     bits: int = 32  # of a weight in a panel; 8: signed; 32: float32
     halves: bool = False  # every 16 weights have their own scale
+    # of a weight times its small scale, where both are integers whose product fits 8 bits; 8: signed
+    product_bits: int = 0
     read_past: int = 0  # bytes that the kernels may read past the last block of a row
 
     @property
@@ -50,9 +53,19 @@ class QuantType:
         return ACTIVATION_FORMATS[self.activations].values
 
     @property
+    def two_scales(self) -> bool:
+        """Whether 32 weights of a panel have two scales."""
+        return self.halves and not self.product_bits
+
+    @property
+    def panel_bits(self) -> int:
+        """Of a weight in a panel, or of its product with its small scale."""
+        return self.product_bits or self.bits
+
+    @property
     def panel_bytes(self) -> int:
         """Bytes of a panel of 16 rows of a quantized type, per 32 weights."""
-        return PANEL_BLOCK + PANEL_SCALES * (1 + self.halves)
+        return PANEL_BLOCK + (PANEL_PRODUCTS if self.product_bits else PANEL_SCALES * (1 + self.halves))
 
     @property
     def groups(self) -> int:
@@ -90,8 +103,8 @@ TABLE = {
         QuantType("q8_0", "legacy", "int16", bits=8),
         QuantType("q1_0", "ternary", "int8_super", bits=2),
         QuantType("q2_0", "ternary", "int8_super", bits=2),
-        QuantType("q2_k", "low_bits", "int8_super", bits=2, halves=True),
-        QuantType("q3_k", "low_bits", "int8_super", bits=3, halves=True),
+        QuantType("q2_k", "low_bits", "int8_super", bits=2, halves=True, product_bits=6),
+        QuantType("q3_k", "low_bits", "int8_super", bits=3, halves=True, product_bits=8),
         QuantType("q4_k", "kquants", "int8_super", bits=4, read_past=16),
         QuantType("q5_k", "kquants", "int8_super", bits=5, read_past=16),
         QuantType("q6_k", "kquants", "int8_super", bits=6, halves=True, read_past=16),

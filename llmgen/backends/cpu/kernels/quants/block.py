@@ -50,6 +50,8 @@ class Block:
     dequantize: Callable[..., Any]  # (p, out): the block as float32
     has_offset: bool = True
     zero: int = 0  # what the weights of a panel are too large by
+    # (p, j) -> two integers, the small scales of the halves of the j-th 32 weights; for types with product_bits
+    small_scales: Any = None
 
 
 @dataclass(frozen=True)

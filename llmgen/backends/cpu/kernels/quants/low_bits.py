@@ -17,7 +17,7 @@ from numba.core import types
 
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants.scaled import scaled
-from llmgen.backends.cpu.kernels.quants.vectors import fields, masked, shift_right
+from llmgen.backends.cpu.kernels.quants.vectors import fields, load_u16, masked, shift_right
 from llmgen.backends.cpu.kernels.simd import (
     binary,
     constant,
@@ -26,6 +26,7 @@ from llmgen.backends.cpu.kernels.simd import (
     i64x8,
     load_f16,
     load_i8x32,
+    load_u8,
     repeat_i8x32,
     splat,
     splat_value,
@@ -80,7 +81,17 @@ def _q2_offsets(p):  # type: ignore[no-untyped-def]
     return to_float(high_fields(p)) * splat(load_f16(p + 82))
 
 
-Q2_K = scaled("q2_k", _q2_weights, _q2_scales, _q2_offsets)
+@inline
+def _q2_small(p, j):  # type: ignore[no-untyped-def]
+    return load_u8(p + 2 * j) & 15, load_u8(p + 2 * j + 1) & 15
+
+
+@inline
+def _q2_scale(p):  # type: ignore[no-untyped-def]
+    return load_f16(p + 80)
+
+
+Q2_K = scaled("q2_k", _q2_weights, _q2_scales, _q2_offsets, small_scales=_q2_small, scale=_q2_scale)
 
 # the low four bits: nibbles of bytes 0..7, the low ones first; the top two: bit pairs of bytes 8..11
 six_low = fields([k % 8 // 4 for k in range(16)], [8 * (k % 4) + 4 * (k // 8) for k in range(16)], bits=4)
@@ -111,4 +122,19 @@ def _q3_pairs(p, i):  # type: ignore[no-untyped-def]
     return low | _third_halves(thirds, 2 * i - 2)
 
 
-Q3_K = scaled("q3_k", _q3_weights, _q3_scales, zero=4, pairs=_q3_pairs)
+@inline
+def _q3_small(p, j):  # type: ignore[no-untyped-def]
+    """32 - sc of each half, so that the product with q - 4 is -128 at least and 124 at most; sc - 32 might give 128."""
+    low = load_u16(p + 96 + (2 * j & 7)) >> (j & 4)
+    high = load_u16(p + 104 + (2 * j & 3)) >> (j & 6)
+    return 32 - (low & 15 | (high & 3) << 4), 32 - (low >> 8 & 15 | (high >> 8 & 3) << 4)
+
+
+@inline
+def _q3_scale(p):  # type: ignore[no-untyped-def]
+    return -load_f16(p + 108)
+
+
+Q3_K = scaled(
+    "q3_k", _q3_weights, _q3_scales, zero=4, pairs=_q3_pairs, small_scales=_q3_small, scale=_q3_scale
+)

@@ -13,6 +13,7 @@ from typing import Any
 from llmgen.backends.cpu.kernels import amx
 from llmgen.backends.cpu.kernels.abi import CONTROL_TOKENS, arg, control_field, inline, step
 from llmgen.backends.cpu.kernels.arguments import Panel, places
+from llmgen.backends.cpu.kernels.dot import FUSED
 from llmgen.backends.cpu.kernels.layout import PANEL_ROWS, PANEL_SPACE, TILE_TOKENS
 from llmgen.backends.cpu.kernels.quants import TABLE, QuantType
 from llmgen.backends.cpu.kernels.quants.block import Block, functions_of
@@ -25,6 +26,7 @@ from llmgen.backends.cpu.kernels.quants.passes import (
     pass_of,
     zero_sums,
 )
+from llmgen.backends.cpu.kernels.quants.products import products
 from llmgen.backends.cpu.kernels.simd import constant, i8x32, load_f32x16, store_f32x16
 from llmgen.backends.cpu.kernels.transpose import HALF_PANEL, store_rows_of_panel
 
@@ -44,10 +46,13 @@ def _less(weights_of: Any, zero: int) -> Any:
 
 def _make(quant: QuantType, functions: Block) -> Any:
     weights_of, scales_of, zero = functions.weights, functions.panel_scales, functions.zero
-    if SIGNED and zero:
+    has_products = bool(quant.product_bits) and FUSED
+    if zero and (SIGNED or has_products):
         weights_of, zero = _less(weights_of, zero), 0
+    if has_products:
+        weights_of = products(weights_of, functions.small_scales)
     panel_bytes, block_bytes, sub_blocks = quant.panel_bytes, quant.block_bytes, quant.block // 32
-    begin_tiles = amx.configuring(quant.halves)
+    begin_tiles = amx.configuring(quant.two_scales)
     multiply = pass_of(quant, functions.has_offset, zero)
 
     @inline

@@ -2,15 +2,12 @@
 
 ``pass_of`` gives the pass for a kind of weights.  At level amx it takes 16 tokens, whose
 dot products with 32 weights of all rows are one tile; at the others dot.TOKENS.  Each
-token's sum runs over the blocks in order: d * dx * dot, then m * e, whatever the level.
-Where every 16 weights have their own scale, it is dx * (d0 * dot0 + d1 * dot1), then m0 * e0 and m1 * e1:
-dx is multiplied once for both halves, and costs no operation of its own.
+token's sum runs over the blocks in order, as scaling.py says, whatever the level.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from llvmlite import ir
 from numba.core import types
@@ -34,15 +31,22 @@ from llmgen.backends.cpu.kernels.layout import (
     TILE_TOKENS,
 )
 from llmgen.backends.cpu.kernels.quants import QuantType
+from llmgen.backends.cpu.kernels.quants.products import scaled_dots
+from llmgen.backends.cpu.kernels.quants.scaling import (
+    Places,
+    Scaling,
+    one_scale,
+    scaled,
+    scaling_of,
+    two_scales,
+)
 from llmgen.backends.cpu.kernels.simd import (
-    call_intrinsic,
     f32x8,
     f32x16,
     i32x16,
     offset,
     permute,
     pointer,
-    splat_value,
 )
 
 TILED = LEVEL == "amx"
@@ -51,6 +55,7 @@ PASS = 2 * TILE_TOKENS if TILED else TOKENS
 SIGNED = TILED or ARM
 """Products take signed weights, so zero points are taken off when a panel is unpacked, not from each sum."""
 _SUMS = types.UniTuple(f32x16, PASS)
+IN_TILE, IN_PAIR = Places(TILE_D, TILE_E, TILE_E0, TILE_E1), Places(PAIR_D, PAIR_E, PAIR_E0, PAIR_E1)
 
 
 def zeros(n: int) -> Any:
@@ -95,7 +100,7 @@ def pass_of(quant: QuantType, has_offset: bool, zero: int) -> Any:
     """``multiply(f, panel, x, n, groups, space)``: n blocks of 32 weights, less ``zero``, added to the sums f.
 
     Where products take ``SIGNED`` weights there must be no zero.
-    With ``halves`` every 16 weights have their own scale and offset.  groups: how many
+    groups: how many
     groups of four one inner loop takes at level generic (``QuantType.groups``); it comes in as a value
     because the compiler, if it could see it, would unroll the loop, put all groups of a token
     together, and spill the weights.  space: layout.PANEL_SPACE bytes.
@@ -150,25 +155,19 @@ def _arm_blocks(quant: QuantType, has_offset: bool, half: int) -> Any:
 def _arm_step(quant: QuantType, has_offset: bool, half: int) -> Any:
     """``step(f, panel, x)``: one of these blocks."""
     scales = 512 + (32 - arm.ROW_BYTES) * half
-    places = Places(TILE_D, TILE_E, TILE_E0, TILE_E1)
+    how, runs = scaling_of(quant, has_offset, IN_TILE), 1 + quant.two_scales
 
     @intrinsic
     def step(typing_context: Any, f: Any, panel: Any, x: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
             packed, panel, x = args
             sums = [b.extract_value(packed, t) for t in range(PASS)]
-            d = offset(b, panel, scales)
-            if quant.halves:
-                one, other = (
-                    arm.emit_dots(b, offset(b, panel, 256 * run), offset(b, x, 128 * run), 16)
-                    for run in range(2)
-                )
-                dots = list(zip(one, other, strict=True))
-                sums = _scaled_halves(b, sums, dots, d, x, has_offset, places)
-            else:
-                m = offset(b, d, 64) if has_offset else None
-                dots = arm.emit_dots(b, panel, x, 32)
-                sums = _scaled(b, sums, dots, d, m, offset(b, x, TILE_D), offset(b, x, TILE_E))
+            dots = [
+                arm.emit_dots(b, offset(b, panel, 256 * run), offset(b, x, 128 * run), 32 // runs)
+                for run in range(runs)
+            ]
+            by_token = [list(of_token) for of_token in zip(*dots, strict=True)]
+            sums = scaled(b, sums, by_token, offset(b, panel, scales), x, how)
             return context.make_tuple(b, _HALF_SUMS, sums)
 
         return _HALF_SUMS(_HALF_SUMS, *[types.intp] * 2), generate
@@ -213,14 +212,16 @@ def _tiled_pass(quant: QuantType, has_offset: bool) -> Any:
     or to the halves of one.  No branch stands between products and scaling: around one, the compiler
     would keep the sums of both sides apart, and spill them.
     """
-    return (_tiled_halves if quant.halves else _tiled_blocks)(quant.panel_bytes, has_offset)
+    how = scaling_of(quant, has_offset, IN_PAIR)
+    return (_tiled_halves if quant.two_scales else _tiled_blocks)(quant.panel_bytes, how)
 
 
-def _tiled_halves(panel_bytes: int, has_offset: bool) -> Any:
+def _tiled_halves(panel_bytes: int, how: Scaling) -> Any:
     dots, other_dots = (amx.dots(one_set) for one_set in range(amx.SETS))
-    places = Places(PAIR_D, PAIR_E, PAIR_E0, PAIR_E1)
-    scale = _scale_halves(types.intp, _stored_dots, has_offset, places, range(PASS // 2))
-    scale_others = _scale_halves(types.intp, _stored_dots, has_offset, places, range(PASS // 2, PASS))
+    scale, scale_others = (
+        two_scales(_SUMS, types.intp, _stored_dots, how, range(first, first + PASS // 2))
+        for first in (0, PASS // 2)
+    )
 
     @inline
     def multiply(f, panel, x, n, groups, space):  # type: ignore[no-untyped-def]
@@ -240,9 +241,9 @@ def _tiled_halves(panel_bytes: int, has_offset: bool) -> Any:
     return multiply
 
 
-def _tiled_blocks(panel_bytes: int, has_offset: bool) -> Any:
+def _tiled_blocks(panel_bytes: int, how: Scaling) -> Any:
     dots, other_dots = (amx.dots(one_set) for one_set in range(amx.SETS))
-    scale = _scale_step(types.intp, _stored_dots, has_offset, Places(PAIR_D, PAIR_E, PAIR_E0, PAIR_E1))
+    scale = one_scale(_SUMS, types.intp, _stored_dots, how)
 
     @inline
     def multiply(f, panel, x, n, groups, space):  # type: ignore[no-untyped-def]
@@ -274,121 +275,44 @@ def _stored_dots(b: Any, tile: Any, t: int) -> Any:
     return b.load(pointer(b, offset(b, tile, 64 * t)), align=64, typ=i32x16.llvm)
 
 
-class Places(NamedTuple):
-    """Where a block of activations has the scales of its tokens, and e: of 32, of the first and of the last 16."""
-
-    d: int
-    e: int
-    e0: int
-    e1: int
-
-
-def _scale_step(totals: Any, dots_of: Callable[[Any, Any, int], Any], has_offset: bool, at: Places) -> Any:
-    """``step(f, totals, d, x)``: f[t] += d * dx[t] * dots of t + m * e[t].
-
-    d: address of the scales f32 [16 rows], behind which the offsets m stand; x: address of the activations.
-    """
-
-    @intrinsic
-    def function(typing_context: Any, f: Any, dots: Any, d: Any, x: Any) -> Any:
-        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            packed, all_dots, d, x = args
-            before = [b.extract_value(packed, t) for t in range(PASS)]
-            dots = [dots_of(b, all_dots, t) for t in range(PASS)]
-            m = offset(b, d, 64) if has_offset else None
-            sums = _scaled(b, before, dots, d, m, offset(b, x, at.d), offset(b, x, at.e))
-            return context.make_tuple(b, _SUMS, sums)
-
-        return _SUMS(_SUMS, totals, *[types.intp] * 2), generate
-
-    return function
-
-
-def _scale_halves(
-    totals: Any,
-    dots_of: Callable[[Any, Any, int], Any],
-    has_offset: bool,
-    at: Places,
-    tokens: range = range(PASS),
-) -> Any:
-    """``step(f, first, second, d, x)``, of blocks with two scales.
-
-    f[t] += dx[t] * (d0 * first dots of t + d1 * second dots) + m0 * e0[t] + m1 * e1[t] for these tokens
-    """
-
-    @intrinsic
-    def function(typing_context: Any, f: Any, first: Any, second: Any, d: Any, x: Any) -> Any:
-        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-            packed, one, other, d, x = args
-            sums = [b.extract_value(packed, t) for t in range(PASS)]
-            first = tokens[0]
-            x = offset(b, x, 4 * first)
-            dots = [(dots_of(b, one, t), dots_of(b, other, t)) for t in tokens]
-            sums[first : tokens.stop] = _scaled_halves(
-                b, sums[first : tokens.stop], dots, d, x, has_offset, at
-            )
-            return context.make_tuple(b, _SUMS, sums)
-
-        return _SUMS(_SUMS, totals, totals, *[types.intp] * 2), generate
-
-    return function
-
-
-def _scaled(b: Any, before: list[Any], dots: list[Any], d: Any, m: Any, dx: Any, e: Any) -> list[Any]:
-    """Of each token before + d * dx * dots (+ m * e), f32 [rows]."""
-    vector = before[0].type
-    scale, low = (p and _rows(b, p, vector) for p in (d, m))
-    sums = []
-    for t, (value, dot) in enumerate(zip(before, dots, strict=True)):
-        factor = b.fmul(scale, _of_token(b, dx, t, vector))
-        value = _fma(b, b.sitofp(dot, vector), factor, value)
-        if low:
-            value = _fma(b, low, _of_token(b, e, t, vector), value)
-        sums.append(value)
-    return sums
-
-
-def _scaled_halves(
-    b: Any, before: list[Any], dots: list[tuple[Any, Any]], d: Any, x: Any, has_offset: bool, at: Places
-) -> list[Any]:
-    """Of each token before + dx * (d0 * dots of one half + d1 * dots of the other) (+ m0 * e0 + m1 * e1)."""
-    vector = before[0].type
-    scales = [_rows(b, offset(b, d, 128 * half), vector) for half in range(2)]
-    lows = [_rows(b, offset(b, d, 64 + 128 * half), vector) for half in range(2 * has_offset)]
-    sums = []
-    for t, (value, (one, other)) in enumerate(zip(before, dots, strict=True)):
-        both = b.fmul(b.sitofp(one, vector), scales[0])
-        both = _fma(b, b.sitofp(other, vector), scales[1], both)
-        value = _fma(b, both, _of_token(b, offset(b, x, at.d), t, vector), value)
-        for low, e in zip(lows, (at.e0, at.e1), strict=False):
-            value = _fma(b, low, _of_token(b, offset(b, x, e), t, vector), value)
-        sums.append(value)
-    return sums
-
-
-def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
-    return call_intrinsic(b, f"llvm.fma.v{z.type.count}f32", z.type, [x, y, z])
-
-
-def _rows(b: Any, address: Any, vector: Any) -> Any:
-    """A float of each row."""
-    return b.load(pointer(b, address), align=4, typ=vector)
-
-
-def _of_token(b: Any, address: Any, t: int, vector: Any) -> Any:
-    value = b.load(pointer(b, offset(b, address, 4 * t)), align=4, typ=ir.FloatType())
-    return splat_value(b, value, vector)
-
-
 def _block_step(quant: QuantType, has_offset: bool, zero: int) -> Any:
     """``step(f, weights, x, groups)``: add one block of 32 weights to the sums f."""
-    per_scale = 4 if quant.halves else 8
+    how = scaling_of(quant, has_offset, IN_TILE)
+    if quant.product_bits and not FUSED:
+        totals, dots = scaled_dots(quant, zero)
+        return _one_scale_step(totals, dots, how)
+    totals, first, second = _dots(quant, zero)
+    if not quant.two_scales:
+        return _one_scale_step(totals, first, how)
+    scale = two_scales(_SUMS, totals, joined, how, range(PASS))
+
+    @inline
+    def step(f, w, x, groups):  # type: ignore[no-untyped-def]
+        return scale(f, first(w, x, groups), second(w + 256, x, groups), w + 512, x)
+
+    return step
+
+
+def _one_scale_step(totals: Any, dots: Any, how: Scaling) -> Any:
+    scale = one_scale(_SUMS, totals, joined, how)
+
+    @inline
+    def step(f, w, x, groups):  # type: ignore[no-untyped-def]
+        return scale(f, dots(w, x, groups), w + 512, x)
+
+    return step
+
+
+def _dots(quant: QuantType, zero: int) -> tuple[Any, Any, Any]:
+    """The totals' type, and two functions ``f(w, x, groups)``.
+
+    They give the totals of a block of activations at x and the weights at w: of all 32 or, with two scales, the first
+    16; the second function those of the last 16.
+    """
+    per_scale = 4 if quant.two_scales else 8
     inner = per_scale if FUSED else quant.groups
-    dots = PanelDots(quant.bits, inner, zero, quant.halves)
-    first, second, start, add, total = dots.first, dots.second, dots.start, dots.add, dots.total
-    scale = (_scale_halves if quant.halves else _scale_step)(
-        dots.totals, joined, has_offset, Places(TILE_D, TILE_E, TILE_E0, TILE_E1)
-    )
+    dots = PanelDots(quant.panel_bits, inner, zero, quant.two_scales)
+    begin, begin_second, start, add, total = dots.first, dots.second, dots.start, dots.add, dots.total
     one_by_one = dots.at_once < inner
 
     @inline
@@ -403,18 +327,12 @@ def _block_step(quant: QuantType, has_offset: bool, zero: int) -> Any:
             totals = sums if FUSED else total(totals, sums)
         return totals
 
-    if quant.halves:
-
-        @inline
-        def step_halves(f, w, x, groups):  # type: ignore[no-untyped-def]
-            one = run(first(x), w, x, groups)
-            other = run(second(x), w + 256, x + 128, groups)
-            return scale(f, one, other, w + 512, x)
-
-        return step_halves
+    @inline
+    def first(w, x, groups):  # type: ignore[no-untyped-def]
+        return run(begin(x), w, x, groups)
 
     @inline
-    def step_whole(f, w, x, groups):  # type: ignore[no-untyped-def]
-        return scale(f, run(first(x), w, x, groups), w + 512, x)
+    def second(w, x, groups):  # type: ignore[no-untyped-def]
+        return run(begin_second(x), w, x + 128, groups)
 
-    return step_whole
+    return dots.totals, first, second

@@ -17,9 +17,10 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from llmgen.backends.cpu.kernels.abi import inline
-from llmgen.backends.cpu.kernels.dot import row_dot
+from llmgen.backends.cpu.kernels.dot import FUSED, row_dot
 from llmgen.backends.cpu.kernels.quants import TABLE
 from llmgen.backends.cpu.kernels.quants.block import Block, Lanes, Row
+from llmgen.backends.cpu.kernels.quants.products import storing
 from llmgen.backends.cpu.kernels.quants.vectors import join_i8x32, keep_lanes
 from llmgen.backends.cpu.kernels.simd import (
     I32,
@@ -36,6 +37,7 @@ from llmgen.backends.cpu.kernels.simd import (
     pointer,
     shuffle,
     splat_value,
+    store_f32,
     sum_f32x16,
     to_float,
 )
@@ -55,6 +57,8 @@ def scaled(
     dot: Lanes | None = None,
     pairs: Function | None = None,
     scales_of_step: Function | None = None,
+    small_scales: Function | None = None,
+    scale: Function | None = None,
 ) -> Block:
     """The functions of a type.
 
@@ -63,16 +67,21 @@ def scaled(
     weights of the block.  dot: for blocks of 32 weights, how rows side by side meet a token.
     pairs: (p, i) -> i8x64, the i-th 64 weights, if that is quicker than twice 32, for a single row.
     scales_of_step: (p, n) -> f32x16, of the first n blocks of a step, if that is quicker than block after
-    block; behind them may be anything.  None of them may read outside of the block.
+    block; behind them may be anything.  small_scales, scale: of types with ``product_bits``, whose scales
+    are products: (p, j) -> the integers of the halves of the j-th 32 weights, and (p) -> what they multiply.
+    None of them may read outside of the block.
     """
     per_block = Vec("f32", TABLE[key].block // 16)
     return Block(
         dot=dot or _row(key, weights, scales, offsets, zero, pairs, scales_of_step),
         weights=weights,
-        panel_scales=_panel_scales(key, per_block, scales, offsets),
+        panel_scales=_common_scales(per_block, small_scales, scale, offsets)
+        if small_scales and scale
+        else _panel_scales(key, per_block, scales, offsets),
         dequantize=_dequantize(key, per_block, weights, scales, offsets, zero),
         has_offset=offsets is not None,
         zero=zero,
+        small_scales=small_scales,
     )
 
 
@@ -193,6 +202,24 @@ def _panel_scales(key: str, vec: Vec, scales: Function, offsets: Function | None
         store(o, stride, scales(p))
         if has_offset:
             store_negative(o, stride, low(p))
+
+    return panel_scales
+
+
+def _common_scales(vec: Vec, small_scales: Function, scale: Function, offsets: Function | None) -> Function:
+    """Of a type with ``product_bits``: one scale for 32 weights, the offsets, and small scales where sums need them."""
+    blocks, has_offset, low = vec.n // 2, offsets is not None, offsets or scale
+    store_negative, store_small = _scale_storer(vec, True, 64), storing(small_scales, blocks)
+
+    @inline
+    def panel_scales(p, o, stride):  # type: ignore[no-untyped-def]
+        d = scale(p)
+        for j in range(blocks):
+            store_f32(o + j * stride, d)
+        if has_offset:
+            store_negative(o, stride, low(p))
+        if not FUSED:
+            store_small(p, o, stride)
 
     return panel_scales
 
