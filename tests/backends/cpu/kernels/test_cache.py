@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from kernels.compilations import KERNEL, LEVEL, OTHER, objects, posix, stored
 
+from llmgen.backends.cpu.kernels.quants import TABLE
 from llmgen.backends.cpu.runtime import library, sources
 from llmgen.backends.cpu.runtime.library import KernelLibrary
 from llmgen.backends.cpu.runtime.store import ObjectStore, readable_stores, writable_store
@@ -284,9 +285,8 @@ def test_the_name_follows_a_kernels_own_sources(
 def test_every_import_of_a_kernel_is_a_source() -> None:
     """What a kernel's module really loads of the package, numba's own process asked."""
     kernels = ("norms:rms_norm", "attention:combine", "choice:choose", "team:work", "cache:keys_f16")
-    types = (
-        f"quants.{role}:{key}" for role in ("matvec", "panel", "rows") for key in ("bf16", "q8_0", "q6_k")
-    )
+    quants = [TABLE[key] for key in ("bf16", "q8_0", "q6_k", "q3_k")]
+    types = [name for quant in quants for name in (quant.matvec, quant.panel, quant.embed)]
     code = """
 import importlib, sys
 package = "llmgen.backends.cpu.kernels"
