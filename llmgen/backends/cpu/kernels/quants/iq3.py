@@ -10,7 +10,11 @@ Layouts (ggml-common.h and ggml-quants.c of ggml), superblocks of 256 with d f16
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from llvmlite import ir
+from numba.core import types
 
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants import grids
@@ -33,7 +37,19 @@ from llmgen.backends.cpu.kernels.quants.vectors import (
     odd_numbers,
     with_signs,
 )
-from llmgen.backends.cpu.kernels.simd import load_f16, load_i64, load_u8, load_u32, splat
+from llmgen.backends.cpu.kernels.simd import (
+    I32,
+    Vec,
+    binary,
+    load_f16,
+    load_i64,
+    load_u8,
+    load_u32,
+    pointer,
+    splat,
+    splat_value,
+    unary,
+)
 
 XXS_ZERO, S_ZERO = 62, 15
 """The largest numbers of the codebooks: with them added, weights are unsigned and have seven bits, or five."""
@@ -74,18 +90,33 @@ _s = numbers(32, grids.as_words(grids.IQ3_S.vectors(), S_ZERO))
 _s_fields = fields([0] * 16, [4 * (k // 2) for k in range(16)], bits=4)
 
 
+def _eight_of_nine(b: Any, p: Any, high: Any) -> Any:
+    """Eight bytes at p, and above each a bit of ``high``: eight indices of 16 bits, four to a lane."""
+    shorts = ir.VectorType(ir.IntType(16), 8)
+    low = b.zext(b.load(pointer(b, p), align=1, typ=ir.VectorType(ir.IntType(8), 8)), shorts)
+    bits = ir.Constant(shorts, [1 << k for k in range(8)])
+    is_set = b.icmp_unsigned("==", b.and_(splat_value(b, b.trunc(high, ir.IntType(16)), shorts), bits), bits)
+    ninth = b.select(is_set, ir.Constant(shorts, [256] * 8), ir.Constant(shorts, [0] * 8))
+    return b.bitcast(b.or_(low, ninth), i64x2.llvm)
+
+
+i64x2 = Vec("i64", 2)
+_indices = binary(types.intp, types.int64, i64x2, _eight_of_nine)
+_first_four = unary(i64x2, types.int64, lambda b, v: b.extract_element(v, ir.Constant(I32, 0)))
+_last_four = unary(i64x2, types.int64, lambda b, v: b.extract_element(v, ir.Constant(I32, 1)))
+
+
 @inline
-def _of_nine(q, high, k):  # type: ignore[no-untyped-def]
-    """The vector of the k-th index, whose ninth bit is the k-th of ``high``."""
-    return _s(load_u8(q + k) | (high >> k & 1) << 8)
+def _four(i):  # type: ignore[no-untyped-def]
+    """The vectors of four indices of 16 bits."""
+    return _s(i & 0xFFFF), _s(i >> 16 & 0xFFFF), _s(i >> 32 & 0xFFFF), _s(i >> 48 & 0xFFFF)
 
 
 @inline
 def _s_weights(p, j):  # type: ignore[no-untyped-def]
-    q, high = p + 2 + 8 * j, load_u8(p + 66 + j)
-    first = _of_nine(q, high, 0), _of_nine(q, high, 1), _of_nine(q, high, 2), _of_nine(q, high, 3)
-    second = _of_nine(q, high, 4), _of_nine(q, high, 5), _of_nine(q, high, 6), _of_nine(q, high, 7)
-    return _s_signed(eight_fours(first + second), load_u32(p + 74 + 4 * j))
+    indices = _indices(p + 2 + 8 * j, load_u8(p + 66 + j))
+    vectors = _four(_first_four(indices)) + _four(_last_four(indices))
+    return _s_signed(eight_fours(vectors), load_u32(p + 74 + 4 * j))
 
 
 @inline
