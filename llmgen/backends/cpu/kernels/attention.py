@@ -47,6 +47,7 @@ from llmgen.backends.cpu.kernels.decode_plan import (
 from llmgen.backends.cpu.kernels.kv import (
     SCORE_BYTES,
     TABLE,
+    VECTOR,
     KVKind,
     key_group_bytes,
     kinds_of,
@@ -57,10 +58,10 @@ from llmgen.backends.cpu.kernels.kv import (
 )
 from llmgen.backends.cpu.kernels.kv.asking import NOTHING, upcoming
 from llmgen.backends.cpu.kernels.kv.decode import keys_as_floats, values_as_floats
-from llmgen.backends.cpu.kernels.kv.queries import put_queries_of
+from llmgen.backends.cpu.kernels.kv.queries import load_first, put_queries_of
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, TILE_TOKENS
 from llmgen.backends.cpu.kernels.pointwise import copy_floats
-from llmgen.backends.cpu.kernels.simd import load_i64, store_i64
+from llmgen.backends.cpu.kernels.simd import load_i64, store_i64, sum_f32x16, zero_f32x16
 from llmgen.backends.cpu.kernels.softmax import first_seen
 
 at, combine_at = places(Attend), places(Combine)
@@ -147,6 +148,17 @@ def tokens_that_see(args, t0, count, block, window, local):  # type: ignore[no-u
 def keys_seen(position, start, window):  # type: ignore[no-untyped-def]
     """The range of the keys from position ``start`` on, a block of them, that a token sees."""
     return max(0, first_seen(position, window) - start), min(position + 1 - start, KEY_BLOCK)
+
+
+@inline
+def all_finite(values, n, dim, width):  # type: ignore[no-untyped-def]
+    """Whether n values f32 [n][width], of which dim count, are finite: infinity minus infinity is no number."""
+    even, odd = zero_f32x16(), zero_f32x16()
+    for j in range(n):
+        for i in range(0, dim, VECTOR):
+            v = load_first(values + 4 * (j * width + i), dim - i)
+            even, odd = odd, even + (v - v)  # two sums, since one would wait for each addition
+    return sum_f32x16(even + odd) == np.float32(0.0)
 
 
 @inline
@@ -352,17 +364,20 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
     def over_blocks(args, t0, count, h, queries, states):  # type: ignore[no-untyped-def]
         """``count`` tokens of one sequence over the blocks they see, which are read once for all of them.
 
-        Where not all see a whole block, tiles that see nothing of it are left out.
+        Where not all see a whole block, tiles that see nothing of it are left out, and each token attends by itself if
+        a value is infinite or no number: the weight 0 of a key that a token does not see would not hide it.
         """
-        group, window = arg(args, at.group), arg(args, at.window)
-        row_bytes, state_bytes = row_bytes_of(args), group * state_size(arg(args, at.value_dim))
+        group, window, value_dim = arg(args, at.group), arg(args, at.window), arg(args, at.value_dim)
+        row_bytes, state_bytes = row_bytes_of(args), group * state_size(value_dim)
         base = load_i64(control_field(arg(args, at.control), CONTROL_SEQUENCES) + 8 * t0)
         begin, end = last_seen(args, t0), last_seen(args, t0 + count - 1)
         for block in range(first_block(begin, window), end // KEY_BLOCK + 1):
             start = block * KEY_BLOCK
-            k, v = float_block(args, base, h, block, min(end + 1 - start, KEY_BLOCK))
-            whole = begin + 1 - start >= KEY_BLOCK and first_seen(end, window) <= start
-            together = count if whole else TILE_TOKENS
+            n_keys = min(end + 1 - start, KEY_BLOCK)
+            k, v = float_block(args, base, h, block, n_keys)
+            together = count
+            if begin + 1 - start < KEY_BLOCK or first_seen(end, window) > start:
+                together = TILE_TOKENS if all_finite(v, n_keys, value_dim, width_of(value_dim)) else 1
             for t in range(0, count, together):
                 n = min(together, count - t)
                 low, high = last_seen(args, t0 + t), last_seen(args, t0 + t + n - 1)

@@ -27,7 +27,7 @@ from llmgen.backends.cpu.kernels.abi import (
     step,
 )
 from llmgen.backends.cpu.kernels.arguments import AttendLatent, places
-from llmgen.backends.cpu.kernels.attention import BLOCK_COST, first_block, same_cache
+from llmgen.backends.cpu.kernels.attention import BLOCK_COST, all_finite, first_block, keys_seen, same_cache
 from llmgen.backends.cpu.kernels.attention_rows import (
     clear_rows,
     over_block_of,
@@ -54,7 +54,6 @@ from llmgen.backends.cpu.kernels.layout import (
 )
 from llmgen.backends.cpu.kernels.pointwise import copy_floats
 from llmgen.backends.cpu.kernels.simd import load_f32, load_i8x32, load_i64, store_f32, store_i64
-from llmgen.backends.cpu.kernels.softmax import first_seen
 from llmgen.backends.cpu.kernels.transpose import store_transposed_64
 
 at = places(AttendLatent)
@@ -132,20 +131,39 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
             decode_position(position + g * group_bytes, out, position_dim)
 
     @inline
-    def attend(args, base, block, low, high, n, places):  # type: ignore[no-untyped-def]
-        """n rows that see up to positions low..high over a block of a sequence's cache."""
+    def attend(args, block, low, high, n, places):  # type: ignore[no-untyped-def]
+        """n rows that see up to positions low..high over a decoded block."""
         scores, keys, values, queries, state = places
-        start = block * KEY_BLOCK
-        n_keys = min(high + 1 - start, KEY_BLOCK)
-        decode(args, base, block, n_keys, keys, values)
-        window, value_dim = arg(args, at.window), arg(args, at.value_dim)
-        first_key = max(0, first_seen(low, window) - start)
+        window, value_dim, start = arg(args, at.window), arg(args, at.value_dim), block * KEY_BLOCK
+        first_key, _ = keys_seen(low, start, window)
+        _, n_keys = keys_seen(high, start, window)
         key_dim = value_dim + arg(args, at.key_dim)
         where = (keys, values, NOTHING)
         cap = np.float32(arg_f64(args, at.cap))
         over_block(
             n, queries, where, scores, state, start, first_key, n_keys, key_dim, value_dim, window, cap
         )
+
+    @inline
+    def over_tile(args, base, block, t0, count, n, places):  # type: ignore[no-untyped-def]
+        """``count`` tokens of a sequence, n rows each, over a block of its cache.
+
+        Each attends by itself where a value that not all of them see is infinite or no number, see ``attention.py``.
+        """
+        scores, keys, values, queries, state = places
+        window, value_dim = arg(args, at.window), arg(args, at.value_dim)
+        low, high, start = last_seen(args, t0), last_seen(args, t0 + count - 1), block * KEY_BLOCK
+        n_keys = min(high + 1 - start, KEY_BLOCK)
+        decode(args, base, block, n_keys, keys, values)
+        together = count
+        if keys_seen(low, start, window) != keys_seen(high, start, window):
+            together = count if all_finite(values, n_keys, value_dim, width_of(value_dim)) else 1
+        query_row, state_row = 4 * n * (value_dim + arg(args, at.key_dim)), n * state_size(value_dim)
+        for t in range(0, count, together):
+            low, high = last_seen(args, t0 + t), last_seen(args, t0 + t + together - 1)
+            if first_block(low, window) <= block <= high // KEY_BLOCK:
+                here = (scores, keys, values, queries + t * query_row, state + t * state_row)
+                attend(args, block, low, high, together * n, here)
 
     @inline
     def rooms(args):  # type: ignore[no-untyped-def]
@@ -207,7 +225,7 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
                     state += ((block - first) * heads + head) * state_bytes
                     sinks = arg(args, at.sinks) + 4 * head if arg(args, at.sinks) and block == first else 0
                     clear_rows(state, n, position, value_dim, 0, sinks)
-                    attend(args, base, block, position, position, n, (scores, keys, values, queries, state))
+                    over_tile(args, base, block, t, 1, n, (scores, keys, values, queries, state))
 
     def attend_tiles(args: int, thread: int, n_threads: int) -> None:
         """Prompt tokens: a unit of work is a tile of eight tokens times LATENT_HEADS heads, over all its blocks.
@@ -232,15 +250,15 @@ def _make(role: str, keys: KVKind, values: KVKind) -> Any:
                 while t0 < min(tile + TILE_TOKENS, n_tokens):
                     count = same_cache(control, t0, min(tile + TILE_TOKENS, n_tokens))
                     base = load_i64(control_field(control, CONTROL_SEQUENCES) + 8 * t0)
-                    low, high = last_seen(args, t0), last_seen(args, t0 + count - 1)
+                    first, last = blocks_seen(args, t0)[0], blocks_seen(args, t0 + count - 1)[1]
                     for t in range(count):
                         take(args, t0 + t, head, n, queries + 4 * t * n * key_dim)
                         clear_rows(
                             state + t * n * state_bytes, n, last_seen(args, t0 + t), value_dim, 0, sinks
                         )
-                    for block in range(first_block(low, arg(args, at.window)), high // KEY_BLOCK + 1):
+                    for block in range(first, last + 1):
                         places = (scores, keys, values, queries, state)
-                        attend(args, base, block, low, high, count * n, places)
+                        over_tile(args, base, block, t0, count, n, places)
                     for t in range(count):
                         out = arg(args, at.out) + (t0 + t) * arg(args, at.out_stride) + 4 * head * value_dim
                         for i in range(n):

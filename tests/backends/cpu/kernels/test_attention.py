@@ -299,6 +299,28 @@ def test_a_bad_key_or_query_is_seen_and_stays_where_it_belongs() -> None:
     np.testing.assert_array_equal(ours, clean)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("window", [NO_WINDOW, 30, -20])
+def test_a_bad_value_of_a_prompt_reaches_no_token_that_does_not_see_it(window: int, kind: str) -> None:
+    """Tokens attend together; some come before the value that is bad, or their window has left it behind."""
+    n, head_dim = 2 * KEY_BLOCK + 11, 40  # no whole vectors
+    for value in (np.inf, np.nan):
+        for bad in (13, KEY_BLOCK + 20, n - 1):
+            cache, q, k, v = scenario(n, 3, head_dim, kind, 8)
+            clean = prompt(cache, q, 0, window)
+            v[bad, 1, head_dim - 1] = value
+            cache.store(k.astype(np.float32), v.astype(np.float32), range(n))
+            ours = prompt(cache, q, 0, window)
+            marked = np.broadcast_to((np.arange(n) == bad)[:, None, None], v.shape)
+            sees = twin(q, k, marked, 0, window)[:, 3:].any(axis=(1, 2))
+            assert sees.any()
+            np.testing.assert_array_equal(ours[~sees], clean[~sees])
+            np.testing.assert_array_equal(ours[:, :3], clean[:, :3])  # the other kv head
+            assert not np.isfinite(ours[sees][:, 3:, -1]).any()
+            pieces = [prompt(cache, q[i:j], i, window) for i, j in ((0, 5), (5, 70), (70, n))]
+            np.testing.assert_array_equal(np.concatenate(pieces), ours)
+
+
 @pytest.mark.parametrize("kind", ["f32", "q8_0"])
 @pytest.mark.parametrize("window", [NO_WINDOW, 3, -KEY_BLOCK])
 def test_a_bad_value_reaches_no_token_that_does_not_see_it(window: int, kind: str) -> None:

@@ -247,7 +247,7 @@ def test_threads_company_and_pieces_do_not_change_a_bit() -> None:
         np.testing.assert_array_equal(case.generated(positions, n_threads=n_threads), alone)
 
 
-def test_nan_reaches_those_that_see_it() -> None:
+def test_nan_reaches_those_that_see_it_and_no_others() -> None:
     n = KEY_BLOCK + 40
     case = Scenario(n, 3, (24, 8))
     clean = case.prompt(0, n)
@@ -256,8 +256,10 @@ def test_nan_reaches_those_that_see_it() -> None:
         broken[part][50, 0, 3] = np.nan
         case.cache.store(broken["p"], broken["c"], range(n))
         ours = case.prompt(0, n)
-        np.testing.assert_array_equal(ours[:48], clean[:48])  # all tiles before that of position 50
+        np.testing.assert_array_equal(ours[:50], clean[:50])
         assert np.isnan(ours[50:]).any(axis=2).all()
+        np.testing.assert_array_equal(case.prompt(0, n, window=20)[70:], case.prompt(70, n, window=20))
+        assert np.isfinite(case.prompt(0, n, window=20)[70:]).all()
         assert np.isnan(case.generated([n - 1])).any(axis=2).all()
 
 
