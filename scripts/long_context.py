@@ -2,11 +2,16 @@
 
     python scripts/long_context.py MODEL.gguf STATE [--kind f16] [--depths 512 4096 16384 32768] [-t 2] [--seconds 90]
     LLAMA_PYTHON scripts/long_context.py MODEL.gguf STATE --llama-cpp ...
+    python scripts/long_context.py MODEL.gguf --fill [--llama-cpp] ...
 
-LLAMA_PYTHON: an interpreter with llama-cpp-python, whose llama.cpp runs with flash attention.  At each depth
+LLAMA_PYTHON: an interpreter with llama-cpp-python, whose llama.cpp runs with flash attention unless told otherwise
+(--no-flash-attention; kinds other than f16 for values need it).  At each depth
 generated tokens are timed (16, which are cut off again) and the prompt's time so far is noted.  After --seconds of work
 the cache is saved to STATE and the figures to STATE.json; the same command goes on from there, and prints a
 Markdown table when all depths are done.  Times mean something only on a machine that does nothing else.
+
+--fill: generated tokens alone, after a cache that is not computed but filled, since a step takes as long whatever it
+holds; no STATE is needed.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ import resource
 import time
 from pathlib import Path
 from typing import Any
+
+from llama_state import fill
 
 CHUNK, STEPS = 512, 16
 VOCABULARY = 1000
@@ -47,6 +54,10 @@ class Ours:
     def cut(self, n: int) -> None:
         self._seq.truncate(n)
 
+    def fill(self, n: int) -> None:
+        self._seq.clear()
+        self._seq.stand_in(n)
+
     def save(self, path: Path, ids: list[int]) -> None:
         self._model.save_sequence(path, self._seq, ids, len(ids))
 
@@ -71,7 +82,8 @@ class Theirs:
         params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, CHUNK, CHUNK
         params.n_threads = params.n_threads_batch = options.threads
         params.type_k = params.type_v = GGML_TYPES[options.kind]
-        params.flash_attn_type, params.swa_full, params.no_perf = 1, False, True
+        params.flash_attn_type = int(not options.no_flash_attention)
+        params.swa_full, params.no_perf = False, True
         self._context = api.llama_init_from_model(model, params)
         if not self._context:
             raise SystemExit("llama.cpp made no context")
@@ -92,6 +104,11 @@ class Theirs:
         if not self._api.llama_memory_seq_rm(self._memory, 0, n, -1):
             raise SystemExit("llama.cpp cannot cut its cache back")
 
+    def fill(self, n: int) -> None:
+        self.cut(0)
+        self.prompt([1] * min(n, CHUNK))
+        fill(self._api, self._context, n)
+
     def save(self, path: Path, ids: list[int]) -> None:
         tokens = (self._api.llama_token * len(ids))(*ids)
         if not self._api.llama_state_seq_save_file(self._context, str(path).encode(), 0, tokens, len(ids)):
@@ -108,7 +125,9 @@ class Theirs:
 
 def main() -> None:
     options = arguments()
-    until = time.monotonic() + options.seconds
+    if options.fill:
+        measure_filled(options)
+        return
     notes = options.state.with_name(options.state.name + ".json")
     state: dict[str, Any] = {"length": 0, "seconds": 0.0, "rows": []}
     if notes.exists():
@@ -121,16 +140,28 @@ def main() -> None:
     engine = (Theirs if options.llama_cpp else Ours)(options, len(ids))
     if state["length"]:
         engine.load(options.state, ids[: state["length"]])
+    until = time.monotonic() + options.seconds
     for depth in left:
         if not go_to(depth, engine, ids, state, until):
             engine.save(options.state, ids[: state["length"]])
             notes.write_text(json.dumps(state))
             print(f"{state['length']} of {len(ids) - STEPS} tokens; call again to go on")
             return
-        state["rows"].append(measure(depth, engine, ids, state))
+        state["rows"].append(measure(depth, engine, ids, state["seconds"]))
         print(state["rows"][-1], flush=True)
     notes.write_text(json.dumps(state))
     print_table(options, state["rows"])
+
+
+def measure_filled(options: argparse.Namespace) -> None:
+    """Generated tokens after a cache that is filled at each depth, and the table."""
+    ids = [n * 7919 % VOCABULARY for n in range(max(options.depths) + STEPS)]
+    engine = (Theirs if options.llama_cpp else Ours)(options, len(ids))
+    rows = []
+    for depth in sorted(options.depths):
+        engine.fill(depth)
+        rows.append(measure(depth, engine, ids, 0.0))
+    print_table(options, rows)
 
 
 def go_to(depth: int, engine: Any, ids: list[int], state: dict[str, Any], until: float) -> bool:
@@ -146,8 +177,8 @@ def go_to(depth: int, engine: Any, ids: list[int], state: dict[str, Any], until:
     return True
 
 
-def measure(depth: int, engine: Any, ids: list[int], state: dict[str, Any]) -> dict[str, float]:
-    """The figures at a depth; the generated tokens are cut off again."""
+def measure(depth: int, engine: Any, ids: list[int], seconds: float) -> dict[str, float]:
+    """The figures at a depth, which took so long; the generated tokens are cut off again."""
     taken = []
     for token in ids[depth : depth + STEPS]:
         started = time.perf_counter()
@@ -156,7 +187,8 @@ def measure(depth: int, engine: Any, ids: list[int], state: dict[str, Any]) -> d
     engine.cut(depth)
     median, best = 1000 * sorted(taken)[STEPS // 2], 1000 * min(taken)
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"depth": depth, "prompt": depth / state["seconds"], "ms": median, "best": best, "mib": used}
+    rate = depth / seconds if seconds else 0.0
+    return {"depth": depth, "prompt": rate, "ms": median, "best": best, "mib": used}
 
 
 def print_table(options: argparse.Namespace, rows: list[dict[str, float]]) -> None:
@@ -167,21 +199,24 @@ def print_table(options: argparse.Namespace, rows: list[dict[str, float]]) -> No
         print(f"| {' | '.join(cells)} |")
     for row in rows:
         memory = f"{row['mib']:,.0f} MiB"
-        print(
-            f"| {row['depth']:.0f} | {row['prompt']:.1f} | {row['ms']:.2f} ({row['best']:.2f}) | {memory} |"
-        )
+        prompt = f"{row['prompt']:.1f}" if row["prompt"] else ""
+        print(f"| {row['depth']:.0f} | {prompt} | {row['ms']:.2f} ({row['best']:.2f}) | {memory} |")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("model", type=Path)
-    parser.add_argument("state", type=Path)
+    parser.add_argument("state", type=Path, nargs="?")
     parser.add_argument("--kind", default="f16")
     parser.add_argument("--depths", type=int, nargs="+", default=[512, 4096, 16384, 32768])
     parser.add_argument("-t", "--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=90)
-    parser.add_argument("--llama-cpp", action="store_true")
-    return parser.parse_args()
+    for name in ("--llama-cpp", "--no-flash-attention", "--fill"):
+        parser.add_argument(name, action="store_true")
+    options = parser.parse_args()
+    if (options.state is None) != options.fill:
+        parser.error("give either STATE or --fill")
+    return options
 
 
 if __name__ == "__main__":

@@ -58,7 +58,8 @@ from llmgen.backends.cpu.kernels.kv import (
 )
 from llmgen.backends.cpu.kernels.kv.asking import NOTHING, upcoming
 from llmgen.backends.cpu.kernels.kv.decode import keys_as_floats, values_as_floats
-from llmgen.backends.cpu.kernels.kv.queries import load_first, put_queries_of
+from llmgen.backends.cpu.kernels.kv.queries import put_queries_of
+from llmgen.backends.cpu.kernels.kv.rows import load_first
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, TILE_TOKENS
 from llmgen.backends.cpu.kernels.pointwise import copy_floats
 from llmgen.backends.cpu.kernels.simd import load_i64, store_i64, sum_f32x16, zero_f32x16

@@ -13,45 +13,74 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import types
+from numba.extending import intrinsic
 
 from llmgen.backends.cpu.kernels import half
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.kv import SCALE_BYTES, VECTOR, KVKind, padded_codes
 from llmgen.backends.cpu.kernels.kv.loads import NF4
+from llmgen.backends.cpu.kernels.kv.rows import extent, load_first
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     I64,
-    call_intrinsic,
+    binary,
     f32x16,
-    load_f32,
-    load_f32x16,
-    max_f32x16,
-    maximum,
-    scalar_storer,
-    splat_value,
+    i8x16,
+    i16x16,
+    i32x16,
+    offset,
+    pointer,
+    splat,
     store_f16,
-    store_f32,
-    store_i32,
+    storer,
     unary,
-    zero_f32x16,
 )
 
-I16 = ir.IntType(16)
-store_u8 = scalar_storer(types.int64, ir.IntType(8), "trunc")
+store_i8x16 = storer(i8x16)
 
 
-def _to_bfloat(b: Any, x: Any) -> Any:
-    """The nearest bfloat16, ties to even; a NaN stays one."""
-    bits = b.bitcast(x, I32)
-    odd = b.and_(b.lshr(bits, ir.Constant(I32, 16)), ir.Constant(I32, 1))
-    rounded = b.add(bits, b.add(odd, ir.Constant(I32, 0x7FFF)))
-    quiet = b.or_(bits, ir.Constant(I32, 0x400000))
-    return b.trunc(b.lshr(b.select(b.fcmp_unordered("uno", x, x), quiet, rounded), ir.Constant(I32, 16)), I16)
+def _all(vec: Any, value: float) -> ir.Constant:
+    return ir.Constant(vec.llvm, [value] * 16)
 
 
-store_bf16 = scalar_storer(types.float32, I16, _to_bfloat)
-_PLAIN = {"f32": store_f32, "f16": store_f16, "bf16": store_bf16}
+# ---- float kinds --------------------------------------------------------------------------
+
+
+def _to_bfloats(b: Any, x: Any) -> Any:
+    """f32x16 -> i16x16: the nearest bfloat16, ties to even; a NaN stays one."""
+    bits = b.bitcast(x, i32x16.llvm)
+    odd = b.and_(b.lshr(bits, _all(i32x16, 16)), _all(i32x16, 1))
+    rounded = b.add(bits, b.add(odd, _all(i32x16, 0x7FFF)))
+    quiet = b.or_(bits, _all(i32x16, 0x400000))
+    upper = b.lshr(b.select(b.fcmp_unordered("uno", x, x), quiet, rounded), _all(i32x16, 16))
+    return b.trunc(upper, i16x16.llvm)
+
+
+_PLAIN: dict[str, Callable[[Any, Any], Any]] = {
+    "f32": lambda b, x: b.bitcast(x, i32x16.llvm),
+    "f16": half.narrow,
+    "bf16": _to_bfloats,
+}
+"""f32x16 -> sixteen numbers as they are kept."""
+
+
+def _put_plain(kind: KVKind, stride: int) -> Any:
+    """``put(v, n, address)``: the first n of 16 numbers as they are kept, ``stride`` bytes apart."""
+
+    @intrinsic
+    def function(typing_context: Any, v: Any, n: Any, address: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            numbers = _PLAIN[kind.key](b, args[0])
+            for i in range(VECTOR):
+                with b.if_then(b.icmp_signed(">", args[1], ir.Constant(I64, i))):
+                    number = b.extract_element(numbers, ir.Constant(I32, i))
+                    b.store(number, pointer(b, offset(b, args[2], stride * i)), align=1)
+            return context.get_dummy_value()
+
+        return types.void(f32x16, types.int64, types.intp), generate
+
+    return function
 
 
 # ---- codes --------------------------------------------------------------------------------
@@ -59,39 +88,31 @@ _PLAIN = {"f32": store_f32, "f16": store_f16, "bf16": store_bf16}
 as_half = unary(types.float32, types.float32, lambda b, x: half.extend(b, half.narrow(b, x)))
 """A number rounded to f16."""
 
-_SHIFT = np.float32(
-    12582912.0
-)  # 1.5 * 2^23: added to a small number, it leaves the nearest integer in the lowest bits
-low_bits = unary(types.float32, types.int64, lambda b, x: b.zext(b.bitcast(x, I32), I64))
+_SHIFT = 12582912.0  # 1.5 * 2^23: added to a small number, it leaves the nearest integer in the lowest bits
 
 
-@inline
-def nearest_int(x, low, high):  # type: ignore[no-untyped-def]
-    """The integer nearest to x, at least low and at most high, ties to even; its lowest bits count."""
-    x = low if x < low else x
-    x = high if x > high else x
-    return low_bits(x + _SHIFT)
+def _nearest(b: Any, x: Any, low: float, high: float) -> Any:
+    """f32x16 -> i32x16: the nearest integers from low to high, ties to even; their lowest bits count."""
+    x = b.select(b.fcmp_ordered("<", x, _all(f32x16, low)), _all(f32x16, low), x)
+    x = b.select(b.fcmp_ordered(">", x, _all(f32x16, high)), _all(f32x16, high), x)
+    return b.bitcast(b.fadd(x, _all(f32x16, _SHIFT)), i32x16.llvm)
 
 
-def _count_above(b: Any, x: Any) -> Any:
-    """How many midpoints between neighbours of NF4 lie below x: the code of the nearest number."""
-    middles = [np.float32((low + high) / 2) for low, high in zip(NF4, NF4[1:], strict=False)]
-    limits = ir.Constant(f32x16.llvm, [*map(float, middles), float("inf")])
-    above = b.fcmp_ordered(">", splat_value(b, x, f32x16.llvm), limits)
-    return b.zext(call_intrinsic(b, "llvm.ctpop.i16", I16, [b.bitcast(above, I16)]), I64)
+def _codes_q8_0(b: Any, x: Any) -> Any:
+    return _nearest(b, x, -127.0, 127.0)
 
 
-code_nf4 = unary(types.float32, types.int64, _count_above)
+def _codes_q4_0(b: Any, x: Any) -> Any:
+    return b.and_(b.add(_nearest(b, x, -8.0, 7.0), _all(i32x16, 8)), _all(i32x16, 15))
 
 
-@inline
-def code_q8_0(x):  # type: ignore[no-untyped-def]
-    return nearest_int(x, np.float32(-127.0), np.float32(127.0)) & 255
-
-
-@inline
-def code_q4_0(x):  # type: ignore[no-untyped-def]
-    return (nearest_int(x, np.float32(-8.0), np.float32(7.0)) + 8) & 15
+def _codes_nf4(b: Any, x: Any) -> Any:
+    """How many midpoints between neighbours of NF4 lie below each: the codes of the nearest numbers."""
+    codes = _all(i32x16, 0)
+    for low, high in zip(NF4, NF4[1:], strict=False):
+        middle = _all(f32x16, float(np.float32((low + high) / 2)))
+        codes = b.sub(codes, b.sext(b.fcmp_ordered(">", x, middle), i32x16.llvm))
+    return codes
 
 
 @inline
@@ -109,33 +130,26 @@ def scale_nf4(high, low):  # type: ignore[no-untyped-def]
     return high if high > low or high != high else low
 
 
-_CODES: dict[str, tuple[Any, Any]] = {
-    "q8_0": (scale_q8_0, code_q8_0),
-    "q4_0": (scale_q4_0, code_q4_0),
-    "nf4": (scale_nf4, code_nf4),
+_CODES: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
+    "q8_0": (scale_q8_0, _codes_q8_0),
+    "q4_0": (scale_q4_0, _codes_q4_0),
+    "nf4": (scale_nf4, _codes_nf4),
 }
-"""Of the largest value of a block and of its negatives -> the scale; of a value divided by the scale -> its code."""
+"""Of the largest value of a block and of its negatives -> the scale; of values divided by the scale -> their codes."""
 
 
-@inline
-def larger(a, b):  # type: ignore[no-untyped-def]
-    """The larger of both, or the one that is a NaN."""
-    return a if a > b or a != a else b
+def _in_pairs(b: Any, low: Any, high: Any) -> Any:
+    return b.or_(low, b.shl(high, _all(i8x16, 4)))
 
 
-@inline
-def extent(x, n):  # type: ignore[no-untyped-def]
-    """The largest of n floats at x, and the largest of their negatives; a NaN is the largest of all."""
-    top, bottom = zero_f32x16(), zero_f32x16()
-    whole = n // VECTOR * VECTOR
-    for i in range(0, whole, VECTOR):
-        v = load_f32x16(x + 4 * i)
-        top, bottom = maximum(top, v), maximum(bottom, zero_f32x16() - v)
-    high, low = max_f32x16(top), max_f32x16(bottom)
-    for i in range(whole, n):
-        v = load_f32(x + 4 * i)
-        high, low = larger(v, high), larger(-v, low)
-    return high, low
+in_pairs = binary(i8x16, i8x16, i8x16, _in_pairs)
+"""Codes of 4 bits, two in a byte."""
+
+
+def codes_of(kind: KVKind) -> Any:
+    """``codes(v)``: f32x16, values divided by their scale -> i8x16, a byte for each."""
+    emit = _CODES[kind.key][1]
+    return unary(f32x16, i8x16, lambda b, v: b.trunc(emit(b, v), i8x16.llvm))
 
 
 def _block_scale(kind: KVKind) -> Any:
@@ -158,45 +172,64 @@ def _block_scale(kind: KVKind) -> Any:
 def put_key_of(kind: KVKind) -> Callable[..., Any]:
     """``put(x, n, group, lane)``: the key of n values at x becomes number ``lane`` of the group of 16 keys."""
     if not kind.block:
-        return _plain_key(_PLAIN[kind.key], kind.bits // 8)
+        return _plain_key(kind)
     return _scaled_key(kind)
 
 
-def _scaled_key(kind: KVKind) -> Any:
-    scale, code, block, pairs = _block_scale(kind), _CODES[kind.key][1], kind.block, kind.bits == 4
-    values = 8 if pairs else 4  # of a position in 64 bytes
+def _put_words(kind: KVKind) -> Any:
+    """``put(codes, n, address)``: the words of the first n of 16 codes of a key, 4 * KEY_GROUP bytes apart.
 
-    @inline
-    def quad(x, n, inverse):  # type: ignore[no-untyped-def]
-        """The codes of up to four values, a byte for each."""
-        word = 0
-        for i in range(min(n, 4)):
-            word += code(load_f32(x + 4 * i) * inverse) << (8 * i)
-        return word
+    A word has a quad, or with codes of 4 bits two, the second one above the first.
+    """
+    pairs = kind.bits == 4
+
+    @intrinsic
+    def function(typing_context: Any, codes: Any, n: Any, address: Any) -> Any:
+        def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+            quads = b.bitcast(args[0], ir.VectorType(I32, 4))
+            words = [b.extract_element(quads, ir.Constant(I32, i)) for i in range(4)]
+            if pairs:
+                four = ir.Constant(I32, 4)
+                words = [b.or_(words[i], b.shl(words[i + 1], four)) for i in (0, 2)]
+            values = VECTOR // len(words)
+            for i, word in enumerate(words):
+                with b.if_then(b.icmp_signed(">", args[1], ir.Constant(I64, i * values))):
+                    b.store(word, pointer(b, offset(b, args[2], 4 * KEY_GROUP * i)), align=1)
+            return context.get_dummy_value()
+
+        return types.void(i8x16, types.int64, types.intp), generate
+
+    return function
+
+
+def _scaled_key(kind: KVKind) -> Any:
+    scale, codes, block, put_words = _block_scale(kind), codes_of(kind), kind.block, _put_words(kind)
+    word = 8 if kind.bits == 4 else 4  # values of a position in a line of words
 
     @inline
     def put(x, n, group, lane):  # type: ignore[no-untyped-def]
         p = group
         for first in range(0, n, block):
-            last = min(first + block, n)
-            d, inverse = scale(x + 4 * first, last - first)
-            for i in range(first, last, values):
-                word = quad(x + 4 * i, last - i, inverse)
-                if pairs:
-                    word += quad(x + 4 * i + 16, last - i - 4, inverse) << 4
-                store_i32(p + 4 * lane, word)
-                p += 4 * KEY_GROUP
+            here = min(block, n - first)
+            d, inverse = scale(x + 4 * first, here)
+            for i in range(0, here, VECTOR):
+                v = load_first(x + 4 * (first + i), here - i) * splat(inverse)
+                put_words(codes(v), here - i, p + 4 * lane + i // word * 4 * KEY_GROUP)
+            p += (here + word - 1) // word * 4 * KEY_GROUP
             store_f16(p + SCALE_BYTES * lane, d)
             p += SCALE_BYTES * KEY_GROUP
 
     return put
 
 
-def _plain_key(store: Any, size: int) -> Any:
+def _plain_key(kind: KVKind) -> Any:
+    size = kind.bits // 8
+    put_numbers = _put_plain(kind, KEY_GROUP * size)
+
     @inline
     def put(x, n, group, lane):  # type: ignore[no-untyped-def]
-        for i in range(n):
-            store(group + (i * KEY_GROUP + lane) * size, load_f32(x + 4 * i))
+        for i in range(0, n, VECTOR):
+            put_numbers(load_first(x + 4 * i, n - i), n - i, group + (i * KEY_GROUP + lane) * size)
 
     return put
 
@@ -204,16 +237,20 @@ def _plain_key(store: Any, size: int) -> Any:
 def put_value_of(kind: KVKind) -> Callable[..., Any]:
     """``put(x, n, block, lane)``: the n values at x become number ``lane`` of the values of a key block."""
     if not kind.block:
-        return _plain_value(_PLAIN[kind.key], kind.bits // 8)
+        return _plain_value(kind)
     return _scaled_value(kind)
 
 
-def _plain_value(store: Any, size: int) -> Any:
+def _plain_value(kind: KVKind) -> Any:
+    size = kind.bits // 8
+    numbers = i32x16 if size == 4 else i16x16
+    as_kept, store = unary(f32x16, numbers, _PLAIN[kind.key]), storer(numbers)
+
     @inline
     def put(x, n, block, lane):  # type: ignore[no-untyped-def]
         row = block + lane * ((n + VECTOR - 1) // VECTOR * VECTOR) * size
-        for i in range(n):
-            store(row + i * size, load_f32(x + 4 * i))
+        for i in range(0, n, VECTOR):
+            store(row + i * size, as_kept(load_first(x + 4 * i, n - i)))
 
     return put
 
@@ -238,21 +275,19 @@ def _scaled_value(kind: KVKind) -> Any:
 
 
 def _codes_of_value(kind: KVKind) -> Any:
-    """``put(x, n, inverse, out)``: the codes of n values at x, which are one block of a row."""
-    code, halves = _CODES[kind.key][1], kind.bits == 4
+    """``put(x, n, inverse, out)``: the codes of n values at x, which are one block of a row, padded to 16 bytes."""
+    codes, halves = codes_of(kind), kind.bits == 4
 
     @inline
     def bytes_each(x, n, inverse, out):  # type: ignore[no-untyped-def]
-        for i in range(n):
-            store_u8(out + i, code(load_f32(x + 4 * i) * inverse))
+        for i in range(0, n, VECTOR):
+            store_i8x16(out + i, codes(load_first(x + 4 * i, n - i) * splat(inverse)))
 
     @inline
     def pairs(x, n, inverse, out):  # type: ignore[no-untyped-def]
-        for first in range(0, n, 2 * VECTOR):
-            for i in range(first, min(first + VECTOR, n)):
-                byte = code(load_f32(x + 4 * i) * inverse)
-                if i + VECTOR < n:
-                    byte += code(load_f32(x + 4 * (i + VECTOR)) * inverse) << 4
-                store_u8(out + first // 2 + i - first, byte)
+        for i in range(0, n, 2 * VECTOR):
+            low = codes(load_first(x + 4 * i, n - i) * splat(inverse))
+            high = codes(load_first(x + 4 * (i + VECTOR), n - i - VECTOR) * splat(inverse))
+            store_i8x16(out + i // 2, in_pairs(low, high))
 
     return pairs if halves else bytes_each

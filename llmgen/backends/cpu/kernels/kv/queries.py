@@ -26,11 +26,9 @@ from numba.extending import intrinsic
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.dot import FUSED, NATIVE
 from llmgen.backends.cpu.kernels.kv import VECTOR, KVKind, query_bytes
-from llmgen.backends.cpu.kernels.kv.encode import extent, larger
+from llmgen.backends.cpu.kernels.kv.rows import extent, larger, load_first
 from llmgen.backends.cpu.kernels.pointwise import copy_floats
 from llmgen.backends.cpu.kernels.simd import (
-    I32,
-    call_intrinsic,
     f32x16,
     i8x16,
     i16x16,
@@ -38,7 +36,6 @@ from llmgen.backends.cpu.kernels.simd import (
     permute,
     pointer,
     splat,
-    splat_value,
     store_f32,
     store_i32,
     sum_i32x16,
@@ -64,20 +61,6 @@ def zero_of(kind: KVKind) -> int:
 def unit_of(kind: KVKind) -> int:
     """How many of a key's integers make its scale."""
     return 127 if kind.key == "nf4" else 1
-
-
-@intrinsic
-def load_first(typing_context: Any, address: Any, n: Any) -> Any:
-    """f32x16: up to 16 floats, of which the first n are there; zeros behind them."""
-
-    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        lanes = ir.Constant(i32x16.llvm, list(range(16)))
-        mask = b.icmp_signed("<", lanes, splat_value(b, b.trunc(args[1], I32), i32x16.llvm))
-        zeros = ir.Constant(f32x16.llvm, [0.0] * 16)
-        arguments = [pointer(b, args[0]), ir.Constant(I32, 4), mask, zeros]
-        return call_intrinsic(b, "llvm.masked.load.v16f32.p0", f32x16.llvm, arguments)
-
-    return f32x16(types.intp, types.int64), generate
 
 
 @intrinsic
