@@ -86,6 +86,10 @@ def test_version_names_what_computes() -> None:
         ),
         (["run", "m", "-f", "a", "-f", ""], "--file is empty, expected the name of a file"),
         (["batch", "m", ""], "IN.jsonl is empty, expected the name of a file"),
+        (["run", "m", "--beams", "0"], "'--beams': it should be greater than or equal to 1, not '0' (see"),
+        (["run", "m", "-n", "many"], "it should be a valid integer, not 'many' (see"),
+        (["chat", "m", "--think", "so"], "'--think': 'so' is not one of 'show', 'fold', 'hide', 'off' (see"),
+        (["run", "m", "-n", "x" * 1000], f", not '{'x' * 120}...' (see `llmgen run --help`)"),
     ],
 )
 def test_wrong_usage(arguments: list[str], says: str) -> None:

@@ -14,7 +14,7 @@ from typing import TextIO
 from llmgen.cli.common.interrupts import end_process, raise_interrupt
 from llmgen.cli.terminal.output import say
 from llmgen.cli.terminal.settings import is_quiet
-from llmgen.errors import LLMGenError
+from llmgen.errors import LLMGenError, shown
 from llmgen.visible import visible
 
 DONE = 0
@@ -120,8 +120,17 @@ def _describe_usage(error: BaseException) -> tuple[str, int]:
     message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "llmgen"
-    message = message[:1].lower() + message[1:]
+    message = _without_pydantics_words(message[:1].lower() + message[1:], error)
     return f"{message} (see `{command} --help`)", int(error.exit_code)  # type: ignore[attr-defined]
+
+
+def _without_pydantics_words(message: str, error: BaseException) -> str:
+    """The message about a value, which Typer takes from Pydantic, as a sentence that names the value."""
+    problems = getattr(error.__cause__, "errors", None)
+    if not callable(problems) or ": Input should be" not in message:
+        return message.replace(": Value error, ", ": ")
+    expected = message.partition(", unable to parse")[0].replace(": Input should be", ": it should be")
+    return f"{expected}, not {shown(problems()[0]['input'])}"
 
 
 def _prepare_streams() -> None:
