@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from llmgen.engine.speculation.account import Account
+
 _WEIGHT = 0.15
 """The weight of a new measurement."""
 _SLOPE = 0.3
 """What one more token in a run is taken to cost before that was measured, in plain steps."""
-_LOAN, _LOSS = 2.3, 0.015
-"""What guessing may lose: so many plain steps, or a share of the time that plain steps would have taken, whichever is
-more.  Below 3% over 96 tokens."""
-_MOST_GAIN = 8.0
-"""How much of a gain is remembered, which may be lost again, in plain steps."""
-_PLAIN_EVERY = 64
-"""One run in so many is plain, so that its cost stays known."""
+_PLAIN_EVERY = 8, 64
+"""One run in so many is plain, so that its cost stays known: the fewest while that changes, and the most."""
+_STEADY = 0.04
+"""The cost of a plain run has not changed if it differs by no more."""
+_RECHECK = 0.3
+"""The weight of plain runs after some with guesses."""
 _FIRST_RUNS = 3
 """Measurements before averages count: the first runs of a program are slower."""
 _FEW = 2
@@ -78,12 +79,13 @@ class StepCosts:
         self._draft_share = draft_share
         self._guess, self._follow = Smoothed(), Smoothed()
         self._granted_s = 0.0  # what the guesses for the next run lose if all of them are wrong
-        self.loss_s = 0.0
-        self.plain_s = 0.0
-        """The time that plain steps would have taken for all tokens so far."""
+        self._account = Account()
         self._scale = 0.0  # seconds of a plain step
         self._shape: dict[int, Smoothed] = {}  # tokens in a run -> its cost, in plain steps
-        self._since_plain = 0
+        self._plain_every, _ = _PLAIN_EVERY
+        self._unchecked = 0  # runs with guesses since two plain ones
+        self._n_plain = 0  # plain runs, one after the other
+        self._last_plain = float("inf")  # seconds of a plain step as the last one has shown
         # from an earlier program: tokens in a run -> its cost, in plain steps
         self._kept: dict[int, float] = {}
         self._kept_gain = 0.0
@@ -117,7 +119,7 @@ class StepCosts:
         plain = self._shape[1].value
         for size, cost in self._kept.items():
             self._shape.setdefault(size, Smoothed.of(cost * plain))
-        self.loss_s -= self._kept_gain * self.of(1)
+        self._account.credit(self._kept_gain, self.of(1))
         self._kept = {}
 
     @property
@@ -127,7 +129,7 @@ class StepCosts:
 
     def wants_plain(self, n_sequences: int) -> bool:
         """Whether the next run of so many sequences should have no guesses, to be measured."""
-        return not self.knows(n_sequences) or self._since_plain >= _PLAIN_EVERY
+        return not self.knows(n_sequences) or self._unchecked >= self._plain_every
 
     def knows(self, n_tokens: int) -> bool:
         """Whether runs of so many tokens were measured often enough."""
@@ -153,26 +155,47 @@ class StepCosts:
     def ran(self, n_tokens: int, n_sequences: int, seconds: float) -> None:
         """A run of ``n_tokens`` took so long; ``n_sequences`` of them were no guesses."""
         guesses = n_tokens > n_sequences
-        self._since_plain = self._since_plain + 1 if guesses else 0
         self._granted_s = 0.0
         self._measure(n_tokens, max(seconds, 1e-9), plain=not guesses)
-        self.plain_s += self.of(n_sequences)
+        self._account.plain_s += self.of(n_sequences)
         if guesses:
-            usual_s = _MOST_CHANGE * self.of(n_tokens)
-            self.loss_s += min(seconds, usual_s) - self.of(n_sequences)
+            self._unchecked, self._n_plain = self._unchecked + 1, 0
+            self._account.spent(min(seconds, _MOST_CHANGE * self.of(n_tokens)))
+            self._replaced(n_sequences, 1.0)
+        elif not self._unchecked:
+            self._account.settle(self.of(1))
+
+    def _replaced(self, n_sequences: int, n_runs: float) -> None:
+        """So many plain runs of ``n_sequences`` would have been needed without guesses."""
+        self._account.replaced(n_runs * self._steps(n_sequences), self.of(1))
 
     def _measure(self, n_tokens: int, seconds: float, plain: bool) -> None:
-        """A longer context makes all runs dearer, as the plain ones show."""
         if not self._scale:
             self._scale = seconds / (1 + _SLOPE * (n_tokens - 1))
         expected = self._estimated(n_tokens) if self._shape else float("inf")
         cost = self._shape.setdefault(n_tokens, Smoothed())
         if plain and cost.known:
-            self._scale *= _change(seconds / (self._scale * cost.value)) ** _WEIGHT
+            self._check_scale(seconds / cost.value)
         else:
             cost.add(seconds / self._scale, expected)
         if self._kept and self.knows(1):
             self._use_kept()
+
+    def _check_scale(self, measured: float) -> None:
+        """A plain run has shown what a plain step takes now; in a longer context it is more, for example.
+
+        Of two plain runs the faster one counts: what delays one by chance would look like a gain of the guesses.
+        """
+        change = _change(min(measured, self._last_plain) / self._scale)
+        self._scale *= change ** (_RECHECK if self._unchecked else _WEIGHT)
+        self._last_plain, self._n_plain = measured, self._n_plain + 1
+        if self._unchecked and self._n_plain >= 2:
+            self._unchecked = 0
+            least, most = _PLAIN_EVERY
+            steady = abs(change - 1) <= _STEADY
+            self._plain_every = (
+                min(2 * self._plain_every, most) if steady else max(self._plain_every // 2, least)
+            )
 
     @property
     def guess_s(self) -> float:
@@ -204,23 +227,27 @@ class StepCosts:
                 seconds / sum(map(self._steps, sizes)), self._draft_share * self.of(1) or float("inf")
             )
         usual_s = self.guess_s * sum(map(self._steps, sizes))
-        self.loss_s += min(seconds, _MOST_CHANGE * usual_s)
+        self._account.spent(min(seconds, _MOST_CHANGE * usual_s))
 
     def followed(self, n: int, seconds: float) -> None:
         """The draft took so long to compute n tokens of the text."""
-        self.loss_s += seconds
+        self._account.spent(seconds)
         self._follow.add(seconds / n)
 
     def accepted(self, n_sequences: int) -> None:
         """A guess was right: a plain run of ``n_sequences`` would have been needed for each of as many tokens."""
-        gain = self.of(n_sequences) / n_sequences
-        self.plain_s += gain
-        self.loss_s = max(self.loss_s - gain, -_MOST_GAIN * self.of(1))
+        self._account.plain_s += self.of(n_sequences) / n_sequences
+        self._replaced(n_sequences, 1 / n_sequences)
+
+    @property
+    def loss_s(self) -> float:
+        """What guessing has lost so far, in seconds; below 0 a gain."""
+        return self._account.loss_s(self.of(1))
 
     @property
     def room_s(self) -> float:
         """Seconds that guessing may lose now."""
-        return max(_LOAN * self.of(1), _LOSS * self.plain_s) - self.loss_s - self._granted_s
+        return self._account.room_s(self.of(1)) - self._granted_s
 
     def affordable(self, most: int, n_sequences: int, guess_s: float, before_s: float) -> int:
         """How many guesses, at most ``most``, may all be wrong without losing too much, after ``before_s``.

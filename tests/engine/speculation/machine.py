@@ -21,12 +21,15 @@ class Clock:
 
     def __init__(self, monkeypatch, seed=0):
         self.now = 0.0
+        self.slow_until = 0.0
         self._random = random.Random(seed)
         for name in CLOCKED:
             clock = SimpleNamespace(perf_counter=lambda: self.now)
             monkeypatch.setattr(f"llmgen.engine.{name}.time", clock)
 
     def wait(self, seconds):
+        if self.now < self.slow_until:
+            seconds *= 1.15
         self.now += seconds * self._random.uniform(0.97, 1.03)
 
 

@@ -48,6 +48,40 @@ def test_a_short_answer_gains_where_it_can(monkeypatch, steps, guess, acceptance
     assert sum(times) / len(times) < most
 
 
+@pytest.mark.parametrize("acceptance", [0.3, 0.55])
+def test_slow_first_steps_do_not_look_like_a_gain(monkeypatch, acceptance):
+    """Steps after a prompt may take longer than later ones: what a plain step takes is checked again."""
+    times = []
+    for seed in range(4):
+        clock = Clock(monkeypatch, seed)
+        clock.slow_until = 6.0
+        times += answers(clock, QWEN, 0.4, acceptance, lengths=(128,), seed=seed)
+    assert max(times) < 1.04  # of which plain decoding would have lost 0.6% itself
+
+
+def test_a_machine_that_becomes_faster_does_not_look_like_a_gain():
+    """What was guessed since the last plain steps is valued by the next ones."""
+    costs = StepCosts()
+    for _ in range(20):
+        costs.ran(1, 1, 1.0)
+    for _ in range(6):
+        costs.ran(2, 1, 1.6)
+        costs.accepted(1)
+    assert costs.loss_s == pytest.approx(6 * (1.6 - 2.0))
+    for _ in range(2):
+        costs.ran(1, 1, 0.7)
+    assert costs.loss_s == pytest.approx(6 * (1.6 - 2 * 0.834), abs=0.05)
+
+
+def test_a_delayed_plain_step_is_not_believed():
+    costs = StepCosts()
+    for _ in range(10):
+        costs.ran(1, 1, 1.0)
+    for i in range(40):
+        costs.ran(1, 1, 1.6 if i % 2 else 1.0)
+    assert costs.of(1) == pytest.approx(1.0)
+
+
 def test_many_short_answers_lose_no_more_than_one(monkeypatch):
     times = answers(Clock(monkeypatch), FLAT, 0.4, 0.2, lengths=(24,) * 12)
     assert sum(times) / len(times) < 1.025

@@ -147,7 +147,7 @@ def measured_machine(confidence, acceptance):
 
 def test_a_draft_that_is_sure_guesses_further():
     machine = measured_machine(None, 0.8)
-    further = [machine.pace.goes_on([confidence], 1, 0.3) for confidence in (0.99, 0.9, 0.5, 0.2)]
+    further = [machine.pace.goes_on([confidence], 1, 0.3) for confidence in (0.99, 0.9, 0.4, 0.2)]
     assert further == [True, True, False, False]
     assert not machine.pace.goes_on([0.9] * 6, 1, 0.3)
 
