@@ -74,10 +74,11 @@ class OpenDraft:
         kinds = KVCacheConfig(target.layout.kinds.k, target.layout.kinds.v)
         self.model = Model.load(self._file, n_ctx=n_ctx, kv_type=kinds, progress=progress, beside=target)
         _log.debug("draft model %s: context %d", self._file.path, n_ctx)
-        draft = DraftModel(self.model)
+        share = _bytes(self._file) / _bytes(self._target_file)
+        speculation = Speculation(self.config, DraftModel(self.model), share)
         if self.config.adaptive:
-            draft.warm_up()
-        return Speculation(self.config, draft, _bytes(self._file) / _bytes(self._target_file))
+            speculation.warm_up()
+        return speculation
 
     def _context(self, target: Model) -> int:
         """The model's context, or the draft's own where it was made for fewer tokens than the model."""

@@ -8,7 +8,12 @@
    step does, on any model, also one of random weights.  The oracle runs the draft for each guess, and
    leaves its answer aside: here the draft may be of random weights and of any vocabulary, too.
 3. Three texts, with the guesses of the draft, or of a lookup (what ``llmgen bench --draft`` tells).
-4. With ``--llama-cpp PYTHON``, an interpreter that has llama-cpp-python, the same texts by llama.cpp with its draft
+4. Texts of four kinds (guessed_texts.py): how many of the draft's greedy guesses are right, one at each place, and
+   what that gains, computed with the costs above, by a fixed number of guesses and by the draft's confidence
+   (``confidence``).
+5. The same texts, each plainly and with the draft at once, some tokens in turn, so that what else the machine does
+   meets both alike (``answers``): with nothing known before, and again with what the answers before have shown.
+6. With ``--llama-cpp PYTHON``, an interpreter that has llama-cpp-python, the same texts by llama.cpp with its draft
    model or its lookup (side_speculation.py).
 
 ``--parts`` and ``--texts`` choose among these, for a machine that is quiet only for a while.  Every figure is the best
@@ -18,17 +23,22 @@ of the repetitions.  Measure on a machine that does nothing else.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
 import random
 import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from guessed_texts import TEXTS, Costs, places, report_confidence, side_by_side
 
+from llmgen.api_speculation import OpenDraft
 from llmgen.backends.cpu.model import Model
 from llmgen.cli.bench import guessing
 from llmgen.engine import Session, SpeculativeConfig
@@ -41,6 +51,7 @@ from llmgen.tokenizer import Tokenizer
 
 ACCEPTANCE = (0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 COUNTS = (1, 2, 3, 4, 5, 7)
+PARTS = ("costs", "table", "texts", "confidence", "answers")
 
 
 class Oracle(Speculator):
@@ -70,14 +81,14 @@ class DraftTime:
     """A draft that computes and guesses nothing."""
 
     def __init__(self, model: Model, prompt: Sequence[int]) -> None:
-        self._model, self._sequence, self._n = model, model.new_sequence(), len(prompt)
+        self.model, self._sequence, self._n = model, model.new_sequence(), len(prompt)
         model.prefill(self._sequence, prompt, logits="none")
 
     def run(self, n: int) -> float:
         """Compute n tokens one by one; seconds."""
         began = time.perf_counter()
         for token in range(n):
-            self._model.forward([Part(self._sequence, [token], 1)], "generated", np.argmax)
+            self.model.forward([Part(self._sequence, [token], 1)], "generated", np.argmax)
         self._sequence.truncate(self._n)
         return time.perf_counter() - began
 
@@ -142,6 +153,41 @@ def table(model: Model, prompt: Sequence[int], draft: DraftTime | None, args: ar
         print(f"| {acceptance:.0%} | " + " | ".join(cells) + " |", flush=True)
 
 
+def confidence(model: Model, draft: Model, file: GGUFFile, costs: Costs, args: argparse.Namespace) -> None:
+    """What guesses by the draft's confidence gain, by kind of text."""
+    tokenizer = Tokenizer.from_gguf(file)
+    found = {
+        kind: [places(model, draft, tokenizer.encode_prompt(text), args.tokens) for text in texts]
+        for kind, texts in TEXTS.items()
+    }
+    report_confidence(found, costs)
+
+
+def answers(model: Model, file: GGUFFile, args: argparse.Namespace) -> None:
+    """Whole answers, plainly and with guesses: first each as in a new program, then one after the other."""
+    tokenizer = Tokenizer.from_gguf(file)
+    with ExitStack() as stack:
+        # what other programs have learned is left aside
+        os.environ["LLMGEN_STATE"] = stack.enter_context(TemporaryDirectory())
+        opened = stack.enter_context(closing(OpenDraft(SpeculativeConfig(draft=args.draft), file)))
+        going_on = opened.speculation(model)
+        share = going_on.costs._draft_share
+        for known, kind in itertools.product((False, True), args.kinds):
+            for text in TEXTS[kind]:
+                guesses = going_on if known else Speculation(going_on.config, going_on.draft, share)
+                if not known:
+                    guesses.warm_up()
+                one = side_by_side(model, tokenizer.encode_prompt(text), args.tokens, guesses)
+                right = "" if one.stats is None else f"{one.stats.accepted} of {one.stats.guessed} right"
+                right += f" ({one.stats.idle})" if one.stats and one.stats.idle else ""
+                plain, guessed = ((args.tokens - 1) / s for s in (one.plain_s, one.guessed_s))
+                before = "earlier answers" if known else "nothing"
+                print(
+                    f"| {kind} | {before} | {plain:.1f} | {guessed:.1f} | {guessed / plain:.2f} | {right} |",
+                    flush=True,
+                )
+
+
 def llama_cpp(file: GGUFFile, args: argparse.Namespace, threads: int) -> None:
     """The texts of ``llmgen bench --draft`` by llama.cpp."""
     tokenizer = Tokenizer.from_gguf(file)
@@ -170,14 +216,18 @@ def main() -> None:
     parser.add_argument(
         "--parts",
         default="costs,table,texts",
-        help="of costs, table, texts; models of random weights have no texts",
+        help="of costs, table, texts, confidence, answers; models of random weights have costs and a table only",
     )
+    parser.add_argument("--kinds", nargs="+", choices=TEXTS, default=list(TEXTS), help="of answers")
     parser.add_argument("--texts", nargs="+", choices=guessing.TEXTS, default=list(guessing.TEXTS))
     parser.add_argument("--llama-cpp", metavar="PYTHON", help="an interpreter that has llama-cpp-python")
     parser.add_argument("--k", type=int, default=4, help="guesses a step by llama.cpp")
     args = parser.parse_args()
-    if unknown := set(args.parts.split(",")) - {"costs", "table", "texts"}:
-        parser.error(f"--parts: {min(unknown)!r} is none of costs, table, texts")
+    args.parts = set(args.parts.split(","))
+    if unknown := args.parts - set(PARTS):
+        parser.error(f"--parts: {min(unknown)!r} is none of {', '.join(PARTS)}")
+    if not args.draft and args.parts & {"confidence", "answers"}:
+        parser.error("confidence and answers are about a draft: give --draft")
     with ExitStack() as stack:
         file = stack.enter_context(GGUFFile.open(args.model))
         n_ctx = max(guessing.N_CTX, args.prompt + args.tokens + 8)
@@ -186,7 +236,7 @@ def main() -> None:
         stack.callback(model.close)
         generator = random.Random(1)
         prompt = [generator.randrange(1, 250) for _ in range(args.prompt)]
-        costs = step_costs(model, prompt, args.repetitions) if "costs" in args.parts else None
+        costs = step_costs(model, prompt, args.repetitions) if args.parts & {"costs", "confidence"} else None
         if costs:
             print(
                 f"a step: {costs[0] * 1e3:.2f} ms; of 1 to 8 tokens: "
@@ -198,7 +248,11 @@ def main() -> None:
             options = {"draft": args.draft}
             draft = _draft_time(stack, args, model, prompt)
             if costs:
-                print(f"a guess of the draft: {min(draft.run(8) for _ in range(5)) / 8 / costs[0]:.2f} steps")
+                guess_s = min(draft.run(8) for _ in range(5)) / 8
+                print(f"a guess of the draft: {guess_s / costs[0]:.2f} steps", flush=True)
+                if "confidence" in args.parts:
+                    in_steps = Costs([cost / costs[0] for cost in costs], guess_s / costs[0])
+                    confidence(model, draft.model, file, in_steps, args)
         if "table" in args.parts:
             table(model, prompt, draft, args)
         if "texts" in args.parts:
@@ -206,6 +260,8 @@ def main() -> None:
             texts = {name: guessing.TEXTS[name] for name in args.texts}
             for one in guessing.measure(model, file, SpeculativeConfig(**options), args.repetitions, texts):
                 print({key: round(v, 3) if isinstance(v, float) else v for key, v in one.as_dict().items()})
+        if "answers" in args.parts:
+            answers(model, file, args)
         if args.llama_cpp:
             llama_cpp(file, args, model.n_threads)
 

@@ -232,6 +232,10 @@ class StepCosts:
     def followed(self, n: int, seconds: float) -> None:
         """The draft took so long to compute n tokens of the text."""
         self._account.spent(seconds)
+        self.follows(n, seconds)
+
+    def follows(self, n: int, seconds: float) -> None:
+        """So many tokens of a text took the draft so long, which nobody had to wait for."""
         self._follow.add(seconds / n)
 
     def accepted(self, n_sequences: int) -> None:

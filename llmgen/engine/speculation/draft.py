@@ -171,16 +171,20 @@ class DraftModel:
         finally:
             with_state.close()
 
-    def warm_up(self) -> None:
-        """Compute some tokens as prompt and one as a guess: first runs are slow, and guessing would have to pay."""
+    def warm_up(self) -> int:
+        """Compute some tokens as prompt and one as a guess: first runs are slow, and guessing would have to pay.
+
+        Returns how many tokens that were; none of a draft with next to no context.
+        """
         if self.model.n_ctx <= FEWEST:
-            return
+            return 0
         seq = self.model.new_sequence()
         try:
             self.model.forward([Part(seq, [0] * FEWEST, 0)], "prompt")
             self.model.forward([Part(seq, [0], 1)], "generated")
         finally:
             seq.close()
+        return FEWEST + 1
 
     def prepare(self, question: Question, run: Run) -> int:
         """Have the draft compute the tokens, but for the last few; returns how many it did.

@@ -176,6 +176,13 @@ class Speculation:
         self.experience = Experience()
         self._turn = 0
 
+    def warm_up(self) -> None:
+        """Have the draft compute a few tokens, and see what that costs: whether it can begin depends on it."""
+        if self.draft and self.draft.warm_up():
+            begun = time.perf_counter()
+            n = self.draft.warm_up()
+            self.costs.follows(n, time.perf_counter() - begun)
+
     def speculator(self) -> Speculator:
         """For a new sequence."""
         return Speculator(self)

@@ -110,6 +110,23 @@ def test_a_long_prompt_does_not_keep_a_draft_from_guessing(monkeypatch):
     assert draft.computed < 50
 
 
+def test_a_slow_prompt_does_not_keep_a_draft_from_guessing(monkeypatch):
+    """The first prompt of a program may take long; what the draft takes is measured when it is loaded."""
+    clock = Clock(monkeypatch)
+    draft = Often(clock, [0.3] * 8, 0.03)
+    guessed = []
+    for warm in (False, True):
+        speculation = Speculation(SpeculativeConfig(draft="it"), DraftModel(draft), 0.3)
+        if warm:
+            speculation.warm_up()
+        batch = Batch(Plain(clock, FLAT, 1.0), FakeTokenizer(), speculation=speculation)
+        params = SamplingParams(temp=0.0, max_tokens=24, ignore_eos=True)
+        [answer] = batch.run([Request([1, 2, 3] * 7, params)])
+        guessed.append(answer.result.speculation.accepted)
+    assert guessed[0] == 0
+    assert guessed[1] > 8
+
+
 @pytest.mark.parametrize(("acceptance", "idle"), [(0.0, "spent"), (1.0, None)])
 def test_what_kept_it_from_guessing_is_told(monkeypatch, acceptance, idle):
     """Three steps are measured first; a second answer goes on from there, with what the first has left."""
