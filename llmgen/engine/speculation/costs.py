@@ -17,7 +17,7 @@ _STEADY = 0.04
 """The cost of a plain run has not changed if it differs by no more."""
 _RECHECK = 0.3
 """The weight of plain runs after some with guesses."""
-_FIRST_RUNS = 3
+FIRST_RUNS = 3
 """Measurements before averages count: the first runs of a program are slower."""
 _FEW = 2
 """Tokens of a usual run of the draft: its own last guess, and the token that the model chose after it."""
@@ -42,13 +42,13 @@ class Smoothed:
     def of(cls, value: float) -> Smoothed:
         """One that is known already."""
         known = cls()
-        known.value, known._first = value, [value] * _FIRST_RUNS
+        known.value, known._first = value, [value] * FIRST_RUNS
         return known
 
     @property
     def known(self) -> bool:
         """Whether it was measured often enough."""
-        return len(self._first) == _FIRST_RUNS
+        return len(self._first) == FIRST_RUNS
 
     def add(self, measured: float, expected: float = float("inf")) -> None:
         """Take in a measurement: of the first ones the smallest counts, then an average.
@@ -156,11 +156,12 @@ class StepCosts:
         """A run of ``n_tokens`` took so long; ``n_sequences`` of them were no guesses."""
         guesses = n_tokens > n_sequences
         self._granted_s = 0.0
+        usual_s = self.of(n_tokens) or seconds
         self._measure(n_tokens, max(seconds, 1e-9), plain=not guesses)
         self._account.plain_s += self.of(n_sequences)
         if guesses:
             self._unchecked, self._n_plain = self._unchecked + 1, 0
-            self._account.spent(min(seconds, _MOST_CHANGE * self.of(n_tokens)))
+            self._account.spent(min(seconds, _MOST_CHANGE * usual_s))
             self._replaced(n_sequences, 1.0)
         elif not self._unchecked:
             self._account.settle(self.of(1))

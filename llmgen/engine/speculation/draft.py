@@ -14,7 +14,7 @@ from llmgen.engine.endings import EndingRules
 from llmgen.engine.interfaces import ModelLike
 from llmgen.engine.sequence_state import SequenceState, common_prefix
 from llmgen.errors import LLMGenError, UsageError
-from llmgen.model.runs import Part
+from llmgen.model.runs import Part, Role
 from llmgen.sampling.rejection import Guess
 from llmgen.sampling.sampler import Sampler
 
@@ -171,20 +171,23 @@ class DraftModel:
         finally:
             with_state.close()
 
-    def warm_up(self) -> int:
-        """Compute some tokens as prompt and one as a guess: first runs are slow, and guessing would have to pay.
+    def warm_up(self) -> None:
+        """Compute a token as a guess: first runs are slow, and guessing would have to pay for them."""
+        self._compute(1, "generated")
 
-        Returns how many tokens that were; none of a draft with next to no context.
-        """
-        if self.model.n_ctx <= FEWEST:
+    def begin_once(self) -> int:
+        """Compute as many tokens as it goes on with after a pause, as prompt; returns how many, 0 if it has no room."""
+        return self._compute(FEWEST, "prompt")
+
+    def _compute(self, n: int, role: Role) -> int:
+        if self.model.n_ctx < n:
             return 0
         seq = self.model.new_sequence()
         try:
-            self.model.forward([Part(seq, [0] * FEWEST, 0)], "prompt")
-            self.model.forward([Part(seq, [0], 1)], "generated")
+            self.model.forward([Part(seq, [0] * n, int(role == "generated"))], role)
         finally:
             seq.close()
-        return FEWEST + 1
+        return n
 
     def prepare(self, question: Question, run: Run) -> int:
         """Have the draft compute the tokens, but for the last few; returns how many it did.

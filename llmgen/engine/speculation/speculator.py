@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from llmgen.engine.completion import Completion
 from llmgen.engine.speculation.config import SpeculativeConfig
-from llmgen.engine.speculation.costs import StepCosts
+from llmgen.engine.speculation.costs import FIRST_RUNS, StepCosts
 from llmgen.engine.speculation.draft import FEWEST, MOST_BEHIND, DraftModel, DraftSequence, Question
 from llmgen.engine.speculation.experience import DRAFT, Experience
 from llmgen.engine.speculation.lookup import LookupIndex
@@ -178,10 +178,14 @@ class Speculation:
 
     def warm_up(self) -> None:
         """Have the draft compute a few tokens, and see what that costs: whether it can begin depends on it."""
-        if self.draft and self.draft.warm_up():
+        if self.draft is None:
+            return
+        self.draft.warm_up()
+        for _ in range(FIRST_RUNS):  # the first one is slow
             begun = time.perf_counter()
-            n = self.draft.warm_up()
-            self.costs.follows(n, time.perf_counter() - begun)
+            n = self.draft.begin_once()
+            if n:
+                self.costs.follows(n, time.perf_counter() - begun)
 
     def speculator(self) -> Speculator:
         """For a new sequence."""

@@ -178,6 +178,8 @@ def test_too_little_was_seen_to_be_kept(tmp_path):
 
 def test_a_model_keeps_it_when_it_is_closed(tmp_path, monkeypatch):
     monkeypatch.setenv("LLMGEN_STATE", str(tmp_path))
+    ran = StepCosts.ran  # whatever else the machine does, guessing pays
+    monkeypatch.setattr(StepCosts, "ran", lambda costs, n, n_own, _: ran(costs, n, n_own, 1 + 0.1 * n))
     path = build_arch("llama-dense")
     params = SamplingParams(temp=0.0, max_tokens=120, ignore_eos=True)
     texts = []
