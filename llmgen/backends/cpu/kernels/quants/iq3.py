@@ -20,6 +20,7 @@ from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants import grids
 from llmgen.backends.cpu.kernels.quants.iq2 import even_signs, spread_sevens
 from llmgen.backends.cpu.kernels.quants.pairs import (
+    GATHERS,
     LOOKS_UP_64,
     bits_above,
     even_signs64,
@@ -133,4 +134,4 @@ def _s_pairs(p, i):  # type: ignore[no-untyped-def]
     return _s_signed64(_s64(indices), load_i64(p + 74 + 8 * i))
 
 
-IQ3_S = scaled("iq3_s", _s_weights, _s_scales, zero=S_ZERO, pairs=_s_pairs if LOOKS_UP_64 else None)
+IQ3_S = scaled("iq3_s", _s_weights, _s_scales, zero=S_ZERO, pairs=_s_pairs if GATHERS else None)

@@ -21,7 +21,6 @@ from llmgen.backends.cpu.kernels.simd import (
     i8x64,
     i32x16,
     i64x8,
-    offset,
     permute,
     pointer,
     unary,
@@ -93,22 +92,15 @@ def _gathered(b: Any, data: Any, indices: Any, vec: ir.VectorType) -> Any:
 
 
 def _one_by_one(b: Any, data: Any, indices: Any, vec: ir.VectorType) -> Any:
-    """The numbers, by a load each.
-
-    The indices go through memory, from where a load brings each into a register of its own: taking them
-    out of a vector costs two instructions.  The compiler must not see that, or it takes them out.
-    """
-    with b.goto_entry_block():
-        slot = b.ptrtoint(b.alloca(indices.type), I64)
-    for at in range(
-        0, indices.type.count, 8
-    ):  # narrower loads wait long for what was stored 64 bytes at once
-        b.store(permute(b, indices, range(at, at + 8)), pointer(b, offset(b, slot, 4 * at)), align=32)
-    start = b.asm(ir.FunctionType(I64, [I64]), "", "=r,0,~{memory}", [slot], side_effect=True)
+    """The numbers, by a load each; the indices, of 16 bits at most, leave their register four at a time."""
+    n = vec.count
+    shorts = b.trunc(indices, ir.VectorType(ir.IntType(16), n))
+    fours = b.bitcast(shorts, ir.VectorType(I64, n // 4))
     numbers = undefined(vec)
-    for i in range(vec.count):
-        index = b.load(pointer(b, offset(b, start, 4 * i)), align=4, typ=I32)
-        at = b.gep(data, [b.zext(index, I64)], source_etype=vec.element)
+    for i in range(n):
+        four = b.extract_element(fours, ir.Constant(I32, i // 4))
+        index = b.and_(b.lshr(four, ir.Constant(I64, 16 * (i % 4))), ir.Constant(I64, 0xFFFF))
+        at = b.gep(data, [index], source_etype=vec.element)
         numbers = b.insert_element(numbers, b.load(at, typ=vec.element), ir.Constant(I32, i))
     return numbers
 
