@@ -106,8 +106,8 @@ class LoadedModel:
         ``"none"``, maps positions beyond the trained context into it, in place of the file's way.
         ``decode_plan`` says how generated tokens attend to a long context, see :class:`DecodeConfig`.
         ``load`` says where the weights lie while they are used: in the mapped file ("mmap"), in a copy in large
-        pages of memory, from which they are read faster ("memory", Linux only), or first the one and then, as tokens
-        are generated, more and more the other, if half of the free memory holds them ("auto").
+        pages of memory, from which they are read faster ("memory", Linux only), or "auto", which starts mapped and
+        moves gradually while tokens are generated, if half of the free memory holds them and that is faster.
         ``chat_template`` replaces the file's main one: a Jinja text, the path of a Jinja file, or the name of
         one of the file's further templates or of a built-in format.  ``params`` apply to every call that is given
         none.  ``draft``, the path or name of a smaller model with the same vocabulary, and ``lookup``

@@ -57,6 +57,8 @@ def kind_of(value: Any) -> str:
     if value is None or isinstance(value, str):
         return "None" if value is None else "a text"
     name = type(value).__name__
+    if name == "bytes":
+        return name
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 

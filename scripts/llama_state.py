@@ -44,6 +44,8 @@ def fill(api: Any, context: Any, n: int) -> None:
     size = api.llama_state_seq_get_size(context, 0)
     room = (ctypes.c_uint8 * size)()
     written = api.llama_state_seq_get_data(context, room, size, 0)
+    if not written:
+        raise SystemExit("llama.cpp does not give its cache away, so it cannot be filled")
     longer = repeated(bytes(room)[:written], n)
     if not api.llama_state_seq_set_data(
         context, (ctypes.c_uint8 * len(longer)).from_buffer_copy(longer), len(longer), 0

@@ -80,10 +80,6 @@ _remember_bytecode()
 _hear_ctrl_c()
 
 
-_LIGHT = ("gguf", "hub", "quantize", "sampling", "tokenizer")
-"""Folders of short test files, which come last: then all processes end at about the same time."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folders that take long first, and with them the tests of kernels."""
     items.sort(key=lambda item: comes_late(item.path))

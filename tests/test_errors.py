@@ -40,7 +40,7 @@ def test_values_in_a_message(value: object, expected: str) -> None:
         (None, "None"),
         (5, "an int"),
         (object(), "an object"),
-        (b"", "a bytes"),
+        (b"", "bytes"),
         ([], "a list"),
     ],
 )

@@ -177,6 +177,7 @@ def _not_found(model: str, path: Path, looks_like_path: bool) -> str:
     import difflib
 
     near = difflib.get_close_matches(model.lower(), names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"the names here are {', '.join(names[:5])}"
-    more = " ..., see `llmgen list`" if not near and len(names) > 5 else ""
-    return f"there is no model {model!r} in {models_folder()}, nor a file of that name; {hint}{more}"
+    more = " and others (`llmgen list`)" if len(names) > 5 else ""
+    known = f"known names are {', '.join(names[:5])}{more}"
+    hint = f"did you mean {' or '.join(near)}?" if near else known
+    return f"there is no model {model!r} in {models_folder()}, nor a file of that name; {hint}"

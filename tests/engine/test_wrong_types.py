@@ -27,7 +27,7 @@ def test_paths(llm: LLM, wrong: Any) -> None:
     session = llm.session()
     for call in (LLM, Tokenizer.from_gguf, session.save, session.load):
         with pytest.raises(
-            UsageError, match="must be given as a text or a path, not (None|an int|a bytes|a list)"
+            UsageError, match="must be given as a text or a path, not (None|an int|bytes|a list)"
         ):
             call(wrong)
 

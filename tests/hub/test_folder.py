@@ -85,7 +85,7 @@ def test_a_split_model_is_one(here: Path) -> None:
     [
         ("smolm2", "did you mean smollm2"),
         ("Gemma3", "did you mean gemma3-270m"),
-        ("zzz", "the names here are gemma3-270m, mine, smollm2$"),
+        ("zzz", "known names are gemma3-270m, mine, smollm2$"),
         ("nowhere/x.gguf", "no file nowhere/x.gguf"),
         ("x.gguf", "no file x.gguf"),
         (".", "is a folder"),

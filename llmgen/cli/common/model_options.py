@@ -93,7 +93,7 @@ def _decode_options() -> list[inspect.Parameter]:
     plan = "how generated tokens attend: none, auto or fixed"
     together = "with fixed: tokens that read the keys together"
     window = "with fixed: see only the last N keys and the first 64, roughly"
-    load = "where weights lie: in the mapped file, in a copy in large pages of memory, or as it pays"
+    load = "where weights lie: in the mapped file, in a copy in large pages of memory, or whichever is faster"
     return [
         flag_parameter("decode_plan", str, plan, "auto", metavar="PLAN"),
         flag_parameter("decode_q_chunk", int, together, str(MOST_TOGETHER)),

@@ -99,7 +99,7 @@ def test_a_wrong_first_look_is_put_right(machine: Callable[..., Machine]) -> Non
 
 
 @pytest.mark.parametrize("runs", [40, 400, 4000])
-def test_the_end_of_a_known_disturbance_is_noticed_at_once(
+def test_the_end_of_a_known_disturbance_is_noticed_within_42_runs(
     machine: Callable[..., Machine], runs: int
 ) -> None:
     changing = machine(2)
@@ -119,6 +119,15 @@ def test_what_the_system_hides_is_not_tried_again_and_again(machine: Callable[..
     hidden.run(policy, 40)
     hidden.told = False  # they seem to have gone
     assert hidden.run(policy, 2000).count(2) <= 30  # as seldom as after any decision
+
+
+def test_processors_that_get_free_after_the_first_look_are_taken(machine: Callable[..., Machine]) -> None:
+    large = machine(16, 12)
+    policy = ThreadPolicy(8, others=large.others)
+    assert large.run(policy, 4) == [4] * 4
+    policy._hold = policy._left = 1024  # as after many decisions for four threads
+    large.busy = 5  # more than the four threads that the policy does without, but fewer than before
+    assert 8 in large.run(policy, 48)
 
 
 def test_a_long_run_looks_around_each_time(machine: Callable[..., Machine]) -> None:

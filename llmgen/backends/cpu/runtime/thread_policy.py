@@ -60,7 +60,8 @@ class ThreadPolicy:
         self._first = True
         self._hold = _FIRST_HOLD
         self._left = 0  # runs until another count may be tried
-        self._others_then = 0  # threads of other processes at the last decision
+        self._seen = 0  # threads of other processes when the system was asked last ...
+        self._others_then = 0  # ... and at the last decision
         self._watching = self._probing = False  # timing the current count; timing another one
         self._probe_seconds = 0.0
 
@@ -74,7 +75,7 @@ class ThreadPolicy:
             self._first = False
             self.current = self._free()
             self._left = _HOLD_UNPROVEN
-            self._others_then = self._all - self.current
+            self._others_then = self._seen
         return self.current
 
     def report(self, n_threads: int, n_tokens: int, wall: float, lost: float, waits: int) -> None:
@@ -112,7 +113,8 @@ class ThreadPolicy:
 
     def _free(self) -> int:
         """How many of our threads find a processor that nobody else wants."""
-        return max(1, min(self._all, (os.cpu_count() or 1) - self._others(self._all)))
+        self._seen = self._others(self._all)
+        return max(1, min(self._all, (os.cpu_count() or 1) - self._seen))
 
     def _start_probe(self) -> None:
         """Time another count; the current one has just been timed."""

@@ -87,7 +87,7 @@ def _xxs_scales(p):  # type: ignore[no-untyped-def]
 _xxs64 = looked_up(64, grids.as_words(grids.IQ2_XXS.vectors(), ZERO))
 
 
-# whose indices are bytes: where they are looked up one by one, they had better come from the block itself
+# Indices are whole bytes here, so single look-ups read them from the block directly.
 @inline
 def _xxs_pairs(p, i):  # type: ignore[no-untyped-def]
     q = p + 2 + 16 * i
