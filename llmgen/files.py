@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -55,9 +55,9 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     """
     _check_replaceable(path)
     _remove_leftovers(path.parent)
-    file, temporary = _new_file(path.parent)
-    try:
-        with file:
+    temporary = _new_name(path.parent)
+    try:  # also around its making: Ctrl-C may come before the file has a variable here
+        with _new_file(temporary) as file:
             yield file
             file.flush()
             if hasattr(os, "fchmod"):
@@ -83,15 +83,23 @@ def _check_replaceable(path: Path) -> None:
             raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
 
 
-def _new_file(folder: Path) -> tuple[BinaryIO, str]:
-    """A new locked file, and its name, which does not depend on the final one, since that may be long."""
+def _new_name(folder: Path) -> str:
+    """A name that no file has, which does not depend on the final one, since that may be long."""
+    return os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
+
+
+def _new_file(name: str) -> BinaryIO:
+    """A new locked file of that name, for this user alone."""
     while True:
-        handle, name = tempfile.mkstemp(dir=folder, prefix=_PREFIX, suffix=_SUFFIX)
-        file = os.fdopen(handle, "wb")
+        file = open(name, "wb", opener=_private)
         # before it is locked it looks like a leftover, and may have been removed
         if try_lock(file) != "taken" and is_at(file, name):
-            return file, name
+            return file
         file.close()
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def _remove_leftovers(folder: Path) -> None:

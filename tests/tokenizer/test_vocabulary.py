@@ -355,8 +355,8 @@ def test_the_package_is_light() -> None:
 
 def test_what_is_no_text_and_no_id_is_named() -> None:
     tokenizer = spm("a")
-    for wrong in (b"bytes", 5, None):
-        with pytest.raises(UsageError, match=f"the text is a {type(wrong).__name__}, expected a str"):
+    for wrong, kind in ((b"bytes", "bytes"), (5, "an int"), (None, "None")):
+        with pytest.raises(UsageError, match=f"the text is {kind}, expected a str"):
             tokenizer.encode(wrong)  # type: ignore[arg-type]
     for wrong_id in ("a", 1.5, None):
         with pytest.raises(UsageError, match="token ids must be whole numbers, not"):

@@ -10,7 +10,8 @@ import pytest
 from archs import SPECS, build_arch, reference
 from engines import engine, in_chunks, one_by_one
 from llmgen.backends.cpu import memory
-from llmgen.backends.cpu.model import Model, dry_run
+from llmgen.backends.cpu.dry_run import dry_run
+from llmgen.backends.cpu.model import Model
 from llmgen.backends.cpu.sequence import Sequence
 from llmgen.engine import Batch, Request, SamplingParams, Session
 from llmgen.errors import ContextFullError, LLMGenError
