@@ -232,7 +232,7 @@ def main() -> None:
         file = stack.enter_context(GGUFFile.open(args.model))
         n_ctx = max(guessing.N_CTX, args.prompt + args.tokens + 8)
         model = Model.load(file, n_ctx=n_ctx, n_threads=args.threads)
-        model.settle()
+        model.move_weights()
         stack.callback(model.close)
         generator = random.Random(1)
         prompt = [generator.randrange(1, 250) for _ in range(args.prompt)]
@@ -270,7 +270,7 @@ def _draft_time(stack: ExitStack, args: argparse.Namespace, model: Model, prompt
     """The draft, which shares the model's threads."""
     file = stack.enter_context(GGUFFile.open(args.draft))
     draft = Model.load(file, n_ctx=model.n_ctx, beside=model)
-    draft.settle()
+    draft.move_weights()
     stack.callback(draft.close)
     return DraftTime(draft, prompt)
 

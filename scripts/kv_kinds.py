@@ -95,7 +95,7 @@ def measure_speed(file: GGUFFile, options: argparse.Namespace) -> None:
     print_row(["---"] * (1 + len(options.depths)))
     for kind in options.kinds:
         model = Model.load(file, n_ctx=max(options.depths), n_threads=options.threads, kv_type=kind)
-        model.settle()
+        model.move_weights()
         settle_readings(model, options.depths, again=True)
         print_row([kind, *(f"{1000 * step_seconds(model, depth, STEPS):.2f}" for depth in options.depths)])
         model.close()
@@ -108,7 +108,7 @@ def measure_plans(file: GGUFFile, options: argparse.Namespace) -> None:
     sizes = {"n_ctx": max(options.plans), "n_threads": options.threads}
     for kind in options.kinds:
         models = [Model.load(file, kv_type=kind, decode_plan=plan, **sizes) for plan in PLANS]
-        models[1].settle()
+        models[1].move_weights()
         settle_readings(models[1], options.plans, again=True)
         for depth in options.plans:
             taken = steps_in_turn(models, depth)

@@ -42,7 +42,7 @@ class Ours:
         self._model = Model.load(
             GGUFFile.open(options.model), n_ctx=n_ctx, n_threads=options.threads, kv_type=options.kind
         )
-        self._model.settle()
+        self._model.move_weights()
         self._seq = self._model.new_sequence()
 
     def prompt(self, ids: list[int]) -> None:

@@ -31,7 +31,7 @@ def main() -> None:
     n_ctx = options.depth + options.prompt + options.generate + 8
     with GGUFFile.open(options.model) as file:
         model = Model.load(file, n_ctx=n_ctx, n_threads=1)
-        model.settle()
+        model.move_weights()
         n_vocab = model.config.vocab_size
         ids = np.random.default_rng(0).integers(0, n_vocab, n_ctx)
         seq = model.new_sequence()

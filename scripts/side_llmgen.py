@@ -24,7 +24,7 @@ class Ours:
             os.environ["LLMGEN_KERNEL_LEVEL"] = options["level"]
         file = GGUFFile.open(options["model"])
         self._model = Model.load(file, n_ctx=options["n_ctx"], n_threads=options["threads"], kv_type="f16")
-        self._model.settle()
+        self._model.move_weights()
         self._sequence = self._model.new_sequence()
         self._filled = 0  # tokens at the start of the cache that a prefix put there
         self._last: np.ndarray | None = None

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ PIECE = 16 << 20
 _SETTINGS = Path("/sys/kernel/mm/transparent_hugepage")
 _READ_WRITE = 3  # PROT_READ | PROT_WRITE
 _READ = 1
-_PRIVATE_ANONYMOUS = 0x22
 _TO_A_PLACE = 3  # MREMAP_MAYMOVE | MREMAP_FIXED
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -49,16 +48,19 @@ class LargePages:
         """The bytes that have not been moved."""
         return PIECE * len(self._left)
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """Move nothing more."""
         self._left.clear()
 
     def move_one(self) -> None:
         """Move one piece.  Raises OSError, and moves nothing more, where the system refuses that."""
-        with self._stopped_by_errors():
-            if self._left:
-                self._moved = self._left.pop()
-                _move(*self._moved)
+        with (
+            self._stopped_by_errors(),
+            suppress(IndexError),
+        ):  # another model of the file may take the last one
+            piece = self._left.pop()
+            _move(*piece)
+            self._moved = piece
 
     def move_all(self, n_threads: int) -> None:
         """Move all that is left.  Raises OSError as ``move_one`` does."""
@@ -71,14 +73,15 @@ class LargePages:
         try:
             yield
         except OSError:
-            self.leave()
+            self.stop()
             raise
 
     def reading(self) -> tuple[float, float]:
         """Seconds that reading the piece takes that was moved last, and the one that would be the next."""
-        if self._moved is None or not self._left:
+        moved, following = self._moved, self._left[-1:]
+        if moved is None or not following:
             return 0.0, 0.0
-        return _seconds_of_reading(*self._moved), _seconds_of_reading(*self._left[-1])
+        return _seconds_of_reading(*moved), _seconds_of_reading(*following[0])
 
 
 @cache
@@ -113,7 +116,7 @@ def _move(file: MappedFile, at: int) -> None:
     """
     libc = _libc()
     page = _page()
-    room = libc.mmap(None, PIECE + page, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
+    room = libc.mmap(None, PIECE + page, _READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if room == _FAILED:
         raise _error("mmap")
     copy = -(-room // page) * page

@@ -55,7 +55,14 @@ def _below_limits() -> list[int]:
 
 
 def available_bytes() -> int | None:
-    """Memory that can be taken without swapping, within control groups and limits; None if unknown."""
+    """Memory that this process can take without swapping, within control groups and its limits; None if unknown."""
+    free = free_bytes()
+    candidates = _below_limits() if free is None else [free, *_below_limits()]
+    return min(candidates, default=None)
+
+
+def free_bytes() -> int | None:
+    """The same for what takes no address space of its own, to which a process's limits do not apply."""
     candidates = []
     try:  # proc_meminfo(5)
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -65,7 +72,6 @@ def available_bytes() -> int | None:
         pass
     if (left := cgroup.memory_left()) is not None:
         candidates.append(left)
-    candidates += _below_limits()
     if candidates:
         return min(candidates)
     try:

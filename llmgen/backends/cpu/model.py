@@ -31,7 +31,7 @@ from llmgen.backends.cpu.runtime.team import KERNELS, ThreadTeam
 from llmgen.backends.cpu.runtime.thread_policy import ThreadPolicy
 from llmgen.backends.cpu.sequence import Sequence
 from llmgen.backends.cpu.sizes import check_local, checked_layout, chosen_sizes, longest_run
-from llmgen.backends.cpu.weight_memory import Load, WeightMemory, checked_load
+from llmgen.backends.cpu.weight_memory import Load, WeightMemory, check_memory, checked_load
 from llmgen.errors import Interrupted, LLMGenError, UsageError
 from llmgen.gguf import GGUFFile
 from llmgen.model.archs import check_all_read, read_model
@@ -113,7 +113,7 @@ class Model:
         self._workspace = Workspace(*self._programs.values())
         self._team: ThreadTeam = beside._team if beside else ThreadTeam(n_threads, self._library)
         if load == "memory":
-            self.settle()
+            self.move_weights()
         _models.add(self)
 
     @classmethod
@@ -140,15 +140,19 @@ class Model:
         time, and it is to be closed last; rope_scaling: how positions are scaled, as --rope-scaling says it,
         by default as the file says; decode_plan: how generated tokens attend; load: where the weights
         lie, as --load says it (beside: as there).  The file must stay open until ``close``.
-        Raises UnsupportedModelError, UsageError, KernelError.
+        Raises UnsupportedModelError, UsageError, KernelError, and LLMGenError where memory does not hold the weights
+        (load="memory") or the states of a sequence.
         """
         kinds = KVCacheConfig.of(kv_type)
         config = stretched(read_model(file), rope_scaling, file)
         if beside is not None:
             n_threads, level, load = beside.n_threads, beside.kernel_level, beside.weight_memory.load
-        n_ctx, n_threads = chosen_sizes(config, kinds, n_ctx, n_threads)
-        decode = DecodeConfig.of(decode_plan).resolved
         where = checked_load(load)
+        copied = file.large_pages.left if where == "memory" else 0
+        n_ctx, n_threads = chosen_sizes(config, kinds, n_ctx, n_threads, copied)
+        if copied:
+            check_memory(file, n_ctx, checked_layout(config, n_ctx, kinds).bytes_for(n_ctx))
+        decode = DecodeConfig.of(decode_plan).resolved
         return cls(file, config, n_ctx, n_threads, kinds, level, progress, beside, decode, where)
 
     # ---- facts ----------------------------------------------------------------------
@@ -308,9 +312,13 @@ class Model:
             finally:
                 self._profile = None
 
-    def settle(self) -> None:
-        """Do now what is otherwise done between runs: move the weights, as far as they are to be moved."""
+    def move_weights(self) -> None:
+        """Move the weights into large pages now, as "memory" does at the start and "auto" between runs.
+
+        With "auto" they are moved if there is room, without finding out whether it pays; with "mmap" nothing is.
+        """
         with self.lock:
+            self._check_open()
             self.weight_memory.move_all(self.n_threads)
 
     @contextmanager

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable
 
 from llmgen.backends.cpu.kernels.layout import TILE_TOKENS
-from llmgen.backends.cpu.memory import available_bytes, check_recurrent
+from llmgen.backends.cpu.memory import available_bytes, check_recurrent, free_bytes
 from llmgen.backends.cpu.runtime.threads import default_threads
 from llmgen.backends.cpu.states import UNBOUNDED, PlacedKV, StateLayout
 from llmgen.errors import UsageError, shown
@@ -24,10 +24,13 @@ _LEAST_CONTEXT = 2048  # tokens; a smaller default is never chosen
 
 
 def chosen_sizes(
-    config: Decoder, kinds: KVCacheConfig, n_ctx: int | None, n_threads: int | None
+    config: Decoder, kinds: KVCacheConfig, n_ctx: int | None, n_threads: int | None, copied: int = 0
 ) -> tuple[int, int]:
-    """The context and the number of threads, chosen where they are None.  Raises UsageError for impossible ones."""
-    n_ctx = default_context(config, kinds) if n_ctx is None else _whole("the context (n_ctx)", n_ctx)
+    """The context and the number of threads, chosen where they are None.  Raises UsageError for impossible ones.
+
+    copied: bytes of memory that the weights will take.
+    """
+    n_ctx = default_context(config, kinds, copied) if n_ctx is None else _whole("the context (n_ctx)", n_ctx)
     n_threads = default_threads() if n_threads is None else _whole("threads (n_threads)", n_threads)
     check_sizes(n_ctx, n_threads)
     return n_ctx, n_threads
@@ -76,10 +79,15 @@ def check_local(plan: DecodePlan, layout: StateLayout, kernels: Iterable[str]) -
         )
 
 
-def default_context(config: Decoder, kinds: KVCacheConfig) -> int:
-    """The context that the model reaches, halved until its cache takes at most half of the free memory."""
+def default_context(config: Decoder, kinds: KVCacheConfig, copied: int = 0) -> int:
+    """The context that the model reaches, halved until its cache takes at most half of the free memory.
+
+    copied: bytes of memory that the weights will take before.
+    """
     n_ctx = config.reach
     free = available_bytes()
+    if free is not None and copied:
+        free = max(0, min(free, (free_bytes() or free) - copied))
     while free is not None and n_ctx > _LEAST_CONTEXT:
         layout = StateLayout(config.states(), n_ctx, longest_run(config, n_ctx), kinds)
         if layout.bytes_for(n_ctx) <= free // 2:

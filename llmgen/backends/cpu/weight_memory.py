@@ -11,7 +11,7 @@ import logging
 import time
 from typing import Literal, get_args
 
-from llmgen.backends.cpu.memory import available_bytes
+from llmgen.backends.cpu.memory import free_bytes
 from llmgen.errors import LLMGenError, UsageError, shown
 from llmgen.gguf import GGUFFile
 from llmgen.gguf.large_pages import supported
@@ -36,9 +36,20 @@ def checked_load(value: str) -> Load:
     if load == "memory" and not supported():
         raise UsageError(
             "load (--load) is memory, which needs Linux and its transparent large pages "
-            "(/sys/kernel/mm/transparent_hugepage/enabled); choose mmap"
+            "(/sys/kernel/mm/transparent_hugepage/enabled) of at most 16 MiB each; choose mmap"
         )
     return load
+
+
+def check_memory(file: GGUFFile, n_ctx: int, cache_bytes: int) -> None:
+    """Raises LLMGenError where a copy of the weights and a full cache of so many bytes do not fit into memory."""
+    free, weights = free_bytes(), file.large_pages.left
+    if free is not None and weights + cache_bytes > free:
+        raise LLMGenError(
+            f"the weights take {weights / 2**20:,.0f} MiB and a cache of {n_ctx} tokens "
+            f"{cache_bytes / 2**20:,.0f} MiB, but {free / 2**20:,.0f} MiB of memory are free; "
+            "choose --load mmap or a smaller context (-c)"
+        )
 
 
 class WeightMemory:
@@ -58,10 +69,11 @@ class WeightMemory:
         self._trials: list[tuple[float, float]] = []
 
     def move_all(self, n_threads: int) -> None:
-        """Move all weights that are to be moved.  Raises LLMGenError where "memory" finds too little of it."""
-        if self.load == "memory":
-            self._check_room()
-        elif not self._active or not self._has_room():
+        """Move all weights now, with "auto" also without comparing, if there is room for them.
+
+        Raises LLMGenError where "memory" finds too little of it.
+        """
+        if self.load != "memory" and not (self._active and self._has_room()):
             return
         try:
             self._pages.move_all(n_threads)
@@ -108,13 +120,5 @@ class WeightMemory:
         return there < _WORTH * here
 
     def _has_room(self) -> bool:
-        free = available_bytes()
+        free = free_bytes()
         return free is None or 2 * self._pages.left <= free
-
-    def _check_room(self) -> None:
-        free, needed = available_bytes(), self._pages.left
-        if free is not None and needed > free:
-            raise LLMGenError(
-                f"the weights take {needed / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB of memory are free; "
-                "choose --load mmap"
-            )

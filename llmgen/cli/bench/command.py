@@ -261,7 +261,7 @@ class _Work:
                 load=self.engine.load or "auto",
             )
             load_s = time.perf_counter() - started
-        model.settle()
+        model.move_weights()
         note_local_window(model)
         warn_of_plan(chosen)
         settle_readings(model, sorted({t.depth + t.tokens for t in self.plan.tests if t.n_generate}), kinds)

@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmgen.backends.cpu import weight_memory
+from llmgen.backends.cpu import sizes, weight_memory
 from llmgen.backends.cpu.model import Model
-from llmgen.backends.cpu.weight_memory import WeightMemory, checked_load
+from llmgen.backends.cpu.runtime.library import KernelLibrary
+from llmgen.backends.cpu.sizes import default_context
+from llmgen.backends.cpu.weight_memory import WeightMemory, check_memory, checked_load
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.gguf import GGUFFile
 from llmgen.gguf.large_pages import supported
+from llmgen.model.archs import read_model
+from llmgen.model.kv_config import KVCacheConfig
 from models import smollm2
 
 GB = 1 << 30
@@ -53,7 +57,7 @@ class Pages:
 def pages(monkeypatch: pytest.MonkeyPatch) -> Pages:
     made = Pages()
     monkeypatch.setattr(weight_memory.time, "perf_counter", lambda: made.now)
-    monkeypatch.setattr(weight_memory, "available_bytes", lambda: 16 * GB)
+    monkeypatch.setattr(weight_memory, "free_bytes", lambda: 16 * GB)
     return made
 
 
@@ -91,7 +95,7 @@ def test_auto_stops_where_large_pages_are_not_read_faster(pages: Pages) -> None:
 
 
 def test_auto_leaves_half_of_the_free_memory(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_memory, "available_bytes", lambda: GB)
+    monkeypatch.setattr(weight_memory, "free_bytes", lambda: GB)
     weights = memory(pages)
     for _ in range(100):
         weights.after(11.0)
@@ -127,10 +131,19 @@ def test_mmap_moves_nothing(pages: Pages) -> None:
 def test_memory_is_refused_where_the_weights_do_not_fit(
     pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weight_memory, "available_bytes", lambda: GB // 2)
-    with pytest.raises(LLMGenError, match=r"take 1,000 MiB, and 512 MiB .* choose --load mmap"):
-        memory(pages, "memory").move_all(2)
-    monkeypatch.setattr(weight_memory, "available_bytes", lambda: None)
+    class File:
+        large_pages = pages
+
+    needed = pages.left + GB // 4
+    monkeypatch.setattr(weight_memory, "free_bytes", lambda: needed)
+    check_memory(File(), 4096, GB // 4)  # type: ignore[arg-type]
+    monkeypatch.setattr(weight_memory, "free_bytes", lambda: needed - 1)
+    with pytest.raises(
+        LLMGenError, match=r"1,000 MiB and a cache of 4096 tokens 256 MiB.* choose --load mmap or"
+    ):
+        check_memory(File(), 4096, GB // 4)  # type: ignore[arg-type]
+    monkeypatch.setattr(weight_memory, "free_bytes", lambda: None)
+    check_memory(File(), 4096, GB // 4)  # type: ignore[arg-type]
     pages.error = OSError("no such luck")
     with pytest.raises(LLMGenError, match=r"no such luck.*--load mmap"):
         memory(pages, "memory").move_all(2)
@@ -152,9 +165,27 @@ def test_a_real_model_computes_the_same_before_and_after() -> None:
         seq = model.new_sequence()
         before = [model.decode([seq], [token]) for token in (5, 6, 7)]
         assert file.large_pages.left > 0
-        model.settle()
+        model.move_weights()
         assert file.large_pages.left == 0
         seq.clear()
         after = [model.decode([seq], [token]) for token in (5, 6, 7)]
         np.testing.assert_array_equal(before, after)
         model.close()
+
+
+def test_the_default_context_leaves_room_for_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with GGUFFile.open(smollm2()) as file:
+        config, kinds = read_model(file), KVCacheConfig.of("f16")
+    whole = default_context(config, kinds)
+    monkeypatch.setattr(sizes, "available_bytes", lambda: GB)
+    monkeypatch.setattr(sizes, "free_bytes", lambda: GB)
+    assert default_context(config, kinds) == whole == 8192  # 180 MiB
+    assert default_context(config, kinds, copied=GB - (256 << 20)) == 4096
+
+
+@pytest.mark.skipif(not supported(), reason="no transparent large pages here")
+def test_too_little_memory_is_told_before_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_memory, "free_bytes", lambda: 100 << 20)
+    monkeypatch.setattr(KernelLibrary, "require", lambda *_: pytest.fail("kernels were asked for"))
+    with GGUFFile.open(smollm2()) as file, pytest.raises(LLMGenError, match="smaller context"):
+        Model.load(file, n_ctx=4096, load="memory")
