@@ -226,6 +226,43 @@ class TestStreams:
             )
         assert (early.returncode, early.stderr) == (1, full)
 
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+    @pytest.mark.parametrize("stderr", ["2> /dev/full", "2>&-", "2< /dev/null", "2> >(:)"])
+    def test_notes_that_cannot_be_written_change_nothing(self, stderr: str, tmp_path: Path) -> None:
+        """The answer stands whole on stdout, and an error keeps its exit code."""
+        script = tmp_path / "script.py"
+        script.write_text(
+            "import sys\n"
+            "from llmgen.cli.common.exits import reporting\n"
+            "from llmgen.cli.terminal.output import note\n"
+            "with reporting():\n"
+            "    for _ in range(3): note('x' * 100_000); print('answer')\n"
+            "    print('unfinished', end='', file=sys.stderr)\n"
+            "    if len(sys.argv) > 1: raise FileNotFoundError(2, 'not there', 'model')\n"
+        )
+        for arguments, code in (([], 0), (["fail"], 1)):
+            shell = ["bash", "-c", f'"$0" "$@" {stderr}', sys.executable, str(script), *arguments]
+            done = subprocess.run(shell, capture_output=True, text=True, env=environment())
+            assert (done.returncode, done.stdout, done.stderr) == (code, "answer\n" * 3, "")
+
+    def test_notes_go_on_once_there_is_room_again(self) -> None:
+        code = (
+            "import os, sys\n"
+            "from llmgen.cli.common.exits import reporting\n"
+            "from llmgen.cli.terminal.output import note\n"
+            "with reporting():\n"
+            "    kept = os.dup(2)\n"
+            "    os.dup2(os.open(os.devnull, os.O_RDONLY), 2); note('lost')\n"
+            "    os.dup2(kept, 2); note('seen')\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+        assert (done.returncode, done.stderr) == (0, "seen\n")
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+    def test_a_command_whose_stderr_is_full(self) -> None:
+        done = self.shell("LLMGEN list 2> /dev/full")
+        assert (done.returncode, done.stdout) == (0, llmgen("list").stdout)
+
     def test_a_terminal_that_speaks_ascii(self, tmp_path: Path) -> None:
         (tmp_path / "modèle.gguf").write_bytes(b"GGUF")
         done = llmgen("list", LLMGEN_MODELS=str(tmp_path), PYTHONIOENCODING="ascii", PYTHONUTF8="0")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import sys
 import warnings
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from llmgen.cli.common.interrupts import end_process, raise_interrupt
+from llmgen.cli.common.streams import CANNOT_WRITE, prepare_streams, silence_stdout
 from llmgen.cli.terminal.output import say
 from llmgen.cli.terminal.settings import is_quiet
 from llmgen.errors import LLMGenError, shown
@@ -23,7 +23,6 @@ TIMEOUT = 124
 INTERRUPTED = 130
 _BY_FINISH_REASON = {"timeout": TIMEOUT, "interrupted": INTERRUPTED}
 
-_CANNOT_WRITE = "cannot write the output"
 _NO_MEMORY = "out of memory; try a smaller context (-c) or a smaller model"
 
 
@@ -36,7 +35,8 @@ def exit_code(finish_reasons: Iterable[str]) -> int:
 def reporting() -> Iterator[None]:
     """Run the program inside: raises SystemExit with one of the codes above, always."""
     try:
-        _prepare_streams()
+        prepare_streams()
+        warnings.showwarning = _show_warning
         raise_interrupt()
         yield
         code = DONE
@@ -53,7 +53,7 @@ def reporting() -> Iterator[None]:
 def _report(error: BaseException) -> int:
     """Print the sentence for ``error`` on stderr and return its exit code."""
     if isinstance(error, BrokenPipeError):
-        _silence_stdout()
+        silence_stdout()
         return DONE
     if _was_interrupted(error):
         return INTERRUPTED
@@ -63,8 +63,8 @@ def _report(error: BaseException) -> int:
         return int(error.exit_code)
     message, code = describe(error)
     _say(f"error: {visible(message)}")
-    if isinstance(error, OSError) and error.filename is _CANNOT_WRITE:
-        _silence_stdout()  # a flush would fail again
+    if isinstance(error, OSError) and error.filename is CANNOT_WRITE:
+        silence_stdout()  # a flush would fail again
     if os.environ.get("LLMGEN_DEBUG", "0") not in ("", "0"):
         import traceback
 
@@ -106,7 +106,7 @@ def describe(error: BaseException) -> tuple[str, int]:
 
 
 def _describe_os_error(error: OSError) -> str:
-    """Name the file that failed (for the output, see :class:`_Output`), or else the system."""
+    """Name the file that failed (for the output, see :class:`streams._Output`), or else the system."""
     reason = error.strerror or str(error)
     if error.filename:
         return f"{error.filename}: {reason}"
@@ -133,63 +133,6 @@ def _without_pydantics_words(message: str, error: BaseException) -> str:
     return f"{expected}, not {shown(problems()[0]['input'])}"
 
 
-def _prepare_streams() -> None:
-    """Make the standard streams safe to use.
-
-    A stream that the caller has closed is opened on the null device (or the next file
-    that is opened would take its place), and a character that a terminal cannot show
-    becomes a question mark instead of a crash.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))
-    out = sys.stdout  # the Windows console is written to differently
-    if isinstance(out, io.TextIOWrapper) and out is sys.__stdout__ and not (os.name == "nt" and out.isatty()):
-        sys.stdout = _Output.replacing(out)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
-    if (
-        hasattr(sys.stdout, "reconfigure")
-        and not sys.stdout.isatty()
-        and "PYTHONIOENCODING" not in os.environ
-    ):
-        sys.stdout.reconfigure(encoding="utf-8")  # as stdin is read, whatever the locale says
-    warnings.showwarning = _show_warning
-
-
-class _Output(io.TextIOWrapper):
-    """A stdout whose errors say that they come from it, since they may surface anywhere.
-
-    This wraps the text layer only.  With Python code below the buffer, Ctrl-C could arrive
-    after the write and before the buffer records it, and the text would be written twice.
-    """
-
-    @classmethod
-    def replacing(cls, stream: io.TextIOWrapper) -> _Output:
-        """The same stream in this class; the original stays open because the interpreter holds it too."""
-        stream.flush()
-        buffer = io.BufferedWriter(io.FileIO(stream.fileno(), "w", closefd=False))
-        return cls(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
-
-    def write(self, text: str) -> int:
-        with _named():
-            return super().write(text)
-
-    def flush(self) -> None:
-        with _named():
-            super().flush()
-
-
-@contextmanager
-def _named() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        error.filename = _CANNOT_WRITE
-        raise
-
-
 def _show_warning(
     message: Warning | str,
     category: type[Warning],
@@ -208,22 +151,12 @@ def _flush(code: int) -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _silence_stdout()
+        silence_stdout()
     except OSError as error:
-        _silence_stdout()
-        _say(f"error: {_CANNOT_WRITE}: {error.strerror or error}")
+        silence_stdout()
+        _say(f"error: {CANNOT_WRITE}: {error.strerror or error}")
         return code or FAILED
     return code
-
-
-def _silence_stdout() -> None:
-    """Point stdout at the null device, so that the interpreter's last flush cannot fail."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-    except (OSError, ValueError, AttributeError):
-        pass
 
 
 def _say(line: str) -> None:
