@@ -69,7 +69,10 @@ class _Resources:
         if self.model is not None:
             self.model.close()
         if self.readings is not None:
-            self.readings.save()
+            try:
+                self.readings.save()
+            except LLMGenError as error:  # found on the way, and will be again
+                _log.debug("how the cache is read fastest is not kept: %s", error)
         self.file.close()
 
 

@@ -15,7 +15,8 @@ from llmgen.backends.cpu.runtime.library import Progress
 from llmgen.engine.decode_measure import lengths_of, measure_readings
 from llmgen.engine.decode_plan_file import decode_key, keep_readings, kept_readings
 from llmgen.engine.kv_plan import Plan
-from llmgen.engine.kv_plan_file import default_file
+from llmgen.engine.kv_plan_file import default_file, warn_not_kept
+from llmgen.errors import LLMGenError
 from llmgen.gguf import GGUFFile
 from llmgen.model.decode_config import DecodeConfig, Measured
 from llmgen.model.kv_config import KVAutoConfig
@@ -48,7 +49,10 @@ class KeptReadings:
         self._model.readings.take_over(found)
 
     def save(self) -> None:
-        """Keep what has been measured since, if anything has, beside what is known of other buckets."""
+        """Keep what has been measured since, if anything has, beside what is known of other buckets.
+
+        Raises LLMGenError if the file cannot be written.
+        """
         readings = self._model.readings
         if readings.news:
             readings.news = False
@@ -61,8 +65,8 @@ def settle_readings(
 ) -> None:
     """Have a model read contexts of these lengths as fast as it can: as was measured and kept, else measured now.
 
-    A length whose cache would take too much of the free memory is left to the model's own steps.
-    kv_type: as the model was opened; again: measure all.
+    A length whose cache would take too much of the free memory is left to the model's own steps.  If the
+    plan file cannot be written, that is a warning.  kv_type: as the model was opened; again: measure all.
     """
     kept = KeptReadings.of(model, kv_type)
     if kept is None:
@@ -73,7 +77,10 @@ def settle_readings(
     for length in lengths:
         if free is None or model.layout.bytes_for(length) < free // 4:
             measure_readings(model, length)
-    kept.save()
+    try:
+        kept.save()
+    except LLMGenError as error:
+        warn_not_kept(error)
 
 
 @dataclass(frozen=True)

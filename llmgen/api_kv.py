@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from llmgen.backends.cpu.dry_run import dry_run
 from llmgen.backends.cpu.kernels.kv import attention_kernel
@@ -27,7 +27,8 @@ from llmgen.engine.kv_plan import (
     choose,
     nothing_to_choose,
 )
-from llmgen.engine.kv_plan_file import default_file, keep, kept, measuring_alone, plan_key
+from llmgen.engine.kv_plan_file import default_file, keep, kept, measuring_alone, plan_key, warn_not_kept
+from llmgen.errors import LLMGenError
 from llmgen.gguf import GGUFFile
 from llmgen.model.fingerprint import fingerprint
 from llmgen.model.kv_config import AUTO, KVAutoConfig, KVCacheConfig
@@ -52,7 +53,8 @@ def plan_for(
 
     n_ctx, n_threads, progress, rope_scaling: as for ``Model.load``; ``tokenizer``: called where the model has
     to be measured.  While another process measures, this one waits, and takes its plan if that holds here.
-    Raises LLMGenError.
+    A measured plan that cannot be kept is returned with a warning, but a ``config.plan_file`` that cannot be used
+    is refused before anything is measured.  Raises LLMGenError.
     """
     decoder, layout = dry_run(file, n_ctx, n_threads=n_threads, rope_scaling=rope_scaling)
     if not layout.bytes_per_token:
@@ -64,7 +66,10 @@ def plan_for(
     key = plan_key(fingerprint(file), where, layout.n_ctx, config, rope_scaling)
 
     def kept_one() -> Plan | None:
-        if again or (plan := kept(path, key, budget, config)) is None:
+        plan = None
+        with _needed_if_named(config):
+            plan = None if again else kept(path, key, budget, config)
+        if plan is None:
             return None
         _log.debug("KV cache %s, from %s: %s", plan.chosen, path, plan.reason)
         return check_passed(plan, config)
@@ -80,15 +85,31 @@ def plan_for(
 
     if (plan := kept_one()) is not None:
         return plan
-    with measuring_alone(path):
+    with ExitStack() as stack:
+        with _needed_if_named(config):
+            stack.enter_context(measuring_alone(path))
         if (plan := kept_one()) is not None:  # from the process that measured meanwhile
             return plan
         sized = _sized(layout, budget)
         KernelLibrary.for_level(None).require(_kernels([c.kinds for c in sized if c.fits]), progress)
         what = probe(tokenizer(), decoder.vocab_size, layout.n_ctx, config.probe_tokens, config.probe_steps)
         plan = choose(opened, sized, what, layout.n_ctx, budget, config, report)
-        keep(path, key, config, plan)
+        try:
+            keep(path, key, config, plan)
+        except LLMGenError as error:
+            warn_not_kept(error)
     return check_passed(plan, config)
+
+
+@contextmanager
+def _needed_if_named(config: KVAutoConfig) -> Iterator[None]:
+    """A plan file that was asked for must be usable; the user's own is a cache, and measuring goes without it."""
+    try:
+        yield
+    except LLMGenError as error:
+        if config.plan_file is not None:
+            raise
+        _log.debug("measuring without a plan file: %s", error)
 
 
 def _sized(layout: StateLayout, budget: int | None) -> list[Candidate]:

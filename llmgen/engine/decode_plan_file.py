@@ -2,7 +2,7 @@
 
 An entry under "decode" has a key (a hash of what must be equal for it to hold), when it was last added to, and
 for each bucket of context lengths the reading and the seconds of a step by the number of streams, or null.
-A file that cannot be read or written is as good as none: the rule holds, and answers are the same.
+A file that cannot be read is as good as none: the rule holds, and answers are the same.
 """
 
 from __future__ import annotations
@@ -42,19 +42,14 @@ def kept_readings(path: Path, key: str, n_buckets: int, interval: float) -> dict
     return {}
 
 
-def keep_readings(path: Path, key: str, measured: dict[int, Measured], n_buckets: int) -> bool:
-    """Put readings into the file, in place of earlier ones; returns whether that could be done."""
+def keep_readings(path: Path, key: str, measured: dict[int, Measured], n_buckets: int) -> None:
+    """Put readings into the file, in place of earlier ones.  Raises LLMGenError if it cannot be written."""
     buckets = [_as_dict(measured.get(bucket)) for bucket in range(n_buckets)]
-    try:
-        with changing(path):
-            content = read_content(path)
-            others = [entry for entry in _entries(content) if entry.get("key") != key]
-            entry = {"key": key, "measured": time.time(), "buckets": buckets}
-            write_content(path, {**content, "decode": [entry, *others][:MOST_ENTRIES]})
-    except LLMGenError as error:
-        _log.debug("the measured decode plan is not kept: %s", error)
-        return False
-    return True
+    with changing(path):
+        content = read_content(path)
+        others = [entry for entry in _entries(content) if entry.get("key") != key]
+        entry = {"key": key, "measured": time.time(), "buckets": buckets}
+        write_content(path, {**content, "decode": [entry, *others][:MOST_ENTRIES]})
 
 
 def _entries(content: dict[str, Any]) -> list[dict[str, Any]]:

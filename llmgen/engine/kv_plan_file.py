@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import json
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -87,6 +88,8 @@ def changing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(path: Path, ending: str) -> Iterator[None]:
+    if str(path).startswith("~"):  # no home is known: this would be a folder of that name right here
+        raise _cannot_write(path, OSError("no home folder is known"))
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,6 +111,11 @@ def keep(path: Path, key: str, config: KVAutoConfig, plan: Plan) -> None:
         content = read_content(path)
         plans = [entry, *(other for other in content["plans"] if other["key"] != key)][:MOST_ENTRIES]
         write_content(path, {**content, "plans": plans})
+
+
+def warn_not_kept(error: LLMGenError) -> None:
+    """Warn that what was measured holds for this program only, and why; once, whatever was measured."""
+    warnings.warn(f"what was measured is not kept, and will be measured again: {error}", stacklevel=1)
 
 
 def write_content(path: Path, content: dict[str, Any]) -> None:
@@ -158,7 +166,7 @@ def read_content(path: Path) -> dict[str, Any]:
             raise _no_plans(path, "it is a folder, a pipe or a device")
         with open(path, "rb") as file:
             data = read_bounded(file, _MOST_BYTES)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {"format": FORMAT, "version": VERSION, "plans": []}
     except (OSError, ValueError) as error:
         raise _no_plans(path, getattr(error, "strerror", None) or str(error)) from error

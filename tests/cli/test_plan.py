@@ -49,6 +49,14 @@ def test_a_plan_as_json_and_as_a_table(model: str, tmp_path: Path) -> None:
     [end] = [i for i, line in enumerate(lines) if line.startswith(f"{plan['chosen']} for 128 tokens")]
     assert lines[end] == f"{plan['chosen']} for 128 tokens (at most 8.0 kB): {plan['reason']}"
     assert sum("chosen" in line for line in lines[:end]) == 1
+    nowhere = str(tmp_path / "plans.json")  # no folder
+    again = llmgen("plan", model, *CONTEXT, *SMALL, "--json", LLMGEN_STATE=nowhere)
+    assert "measuring" in again.stderr
+    assert again.returncode == 0
+    assert json.loads(again.stdout).keys() == plan.keys()
+    warnings = [line for line in again.stderr.splitlines() if line.startswith("warning:")]
+    assert len(warnings) == 1
+    assert f"not kept, and will be measured again: cannot write the plan file {nowhere}" in warnings[0]
     again = llmgen("plan", model, *CONTEXT, *SMALL, *kept, "--again")
     assert "measuring" in again.stderr
 

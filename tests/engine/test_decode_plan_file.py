@@ -28,9 +28,9 @@ FOUND = {0: Measured(Reading(8, 4), {1: 0.25, 4: 0.125}), 2: Measured(Reading(8,
 def test_kept_readings_are_the_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "folder" / "plans.json"
     assert kept_readings(path, "a", 3, 60) == {}
-    assert keep_readings(path, "a", {1: FOUND[0]}, 3)
-    assert keep_readings(path, "b", FOUND, 3)
-    assert keep_readings(path, "a", FOUND, 3)
+    keep_readings(path, "a", {1: FOUND[0]}, 3)
+    keep_readings(path, "b", FOUND, 3)
+    keep_readings(path, "a", FOUND, 3)
     assert kept_readings(path, "a", 3, 60) == kept_readings(path, "b", 3, 60) == FOUND
     assert kept_readings(path, "c", 3, 60) == kept_readings(path, "a", 2, 60) == {}
     assert len(json.loads(path.read_text())["decode"]) == 2
@@ -44,7 +44,7 @@ def test_plans_and_readings_leave_one_another_alone(tmp_path: Path) -> None:
     path, config, f16 = tmp_path / "plans.json", KVAutoConfig(), KVCacheConfig()
     plan = Plan(100, None, (Candidate(f16, 10, 1000, True),), f16, "because", True)
     keep(path, "plan", config, plan)
-    assert keep_readings(path, "a", FOUND, 3)
+    keep_readings(path, "a", FOUND, 3)
     keep(path, "other", config, plan)
     assert kept(path, "plan", None, config) == kept(path, "other", None, config) == plan
     assert kept_readings(path, "a", 3, 60) == FOUND
@@ -61,19 +61,19 @@ def test_plans_and_readings_leave_one_another_alone(tmp_path: Path) -> None:
 )
 def test_a_damaged_entry_is_as_good_as_none(tmp_path: Path, bucket: object) -> None:
     path = tmp_path / "plans.json"
-    assert keep_readings(path, "a", FOUND, 3)
+    keep_readings(path, "a", FOUND, 3)
     content = json.loads(path.read_text())
     content["decode"][0]["buckets"][0] = bucket
     path.write_text(json.dumps(content))
     assert kept_readings(path, "a", 3, 60) == {}
-    assert keep_readings(path, "a", FOUND, 3)
+    keep_readings(path, "a", FOUND, 3)
     assert kept_readings(path, "a", 3, 60) == FOUND
 
 
 def test_a_time_that_is_too_large_for_a_float_is_damage(tmp_path: Path) -> None:
     path, config, f16 = tmp_path / "plans.json", KVAutoConfig(), KVCacheConfig()
     keep(path, "plan", config, Plan(100, None, (Candidate(f16, 10, 1000, True),), f16, "because", True))
-    assert keep_readings(path, "a", FOUND, 3)
+    keep_readings(path, "a", FOUND, 3)
     content = json.loads(path.read_text())
     content["decode"][0]["measured"] = 10**400
     path.write_text(json.dumps(content))
@@ -88,7 +88,7 @@ def test_a_time_that_is_too_large_for_a_float_is_damage(tmp_path: Path) -> None:
 def test_what_is_kept_at_the_same_time_is_all_there(tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(lambda key: keep_readings(path, key, FOUND, 3), "abcd"))
+        list(pool.map(lambda key: keep_readings(path, key, FOUND, 3), "abcd"))
     assert [kept_readings(path, key, 3, 60) for key in "abcd"] == [FOUND] * 4
     assert [file.name for file in tmp_path.iterdir()] == ["plans.json"]
 
@@ -97,9 +97,10 @@ def test_a_file_of_something_else_is_neither_used_nor_overwritten(tmp_path: Path
     path = tmp_path / "plans.json"
     path.write_text("{}")
     assert kept_readings(path, "a", 3, 60) == {}
-    assert not keep_readings(path, "a", FOUND, 3)
+    for other in (path, path / "below"):
+        with pytest.raises(LLMGenError, match="cannot (use|write) the plan file .*--kv-plan"):
+            keep_readings(other, "a", FOUND, 3)
     assert path.read_text() == "{}"
-    assert not keep_readings(path / "below", "a", FOUND, 3)
 
 
 def test_the_key_says_everything_that_counts() -> None:

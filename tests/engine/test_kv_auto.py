@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import pytest
 import tiny
 from llmgen import LLM, KVAutoConfig, KVCacheConfig, LLMGenError, SamplingParams, api_kv
 from llmgen.backends.cpu.model import Model
+from llmgen.engine import kv_plan_file
 
 KINDS = ("f16", "q8_0")
 GREEDY = SamplingParams(temp=0, max_tokens=5)
@@ -93,6 +95,37 @@ def test_a_budget_leaves_out_what_is_too_large(path: Path, tmp_path: Path) -> No
     assert len(json.loads((tmp_path / "mine.json").read_text())["plans"]) == 1
     with pytest.raises(LLMGenError, match="no KV cache for 128 tokens fits into 0.0 MB: the smallest, q8_0"):
         opened(path, kv_type=dataclasses.replace(kept, budget_mb=0.001))
+
+
+@pytest.mark.parametrize("problem", ["a full disk", "no folder", "no home", "damage"])
+def test_a_plan_that_cannot_be_kept_is_used(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    def full(path: Path) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if problem == "a full disk":
+        monkeypatch.setattr(kv_plan_file, "replacing", full)
+    elif problem == "damage":
+        (tmp_path / "state").mkdir()
+        (tmp_path / "state" / "kv-plans.json").write_text("{}")
+    else:
+        (tmp_path / "file").touch()
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("LLMGEN_STATE", "~/state" if problem == "no home" else str(tmp_path / "file"))
+    before = {file.name for file in tmp_path.iterdir()}
+    with pytest.warns(
+        UserWarning, match="is not kept, and will be measured again: cannot (write|use) the plan file"
+    ):
+        llm, told = opened(path, kv_type="auto")
+    with llm:
+        assert told == list(KINDS)
+        assert llm.kv_plan is not None
+        assert llm.model.kv_type == str(llm.kv_plan.chosen)
+    assert {file.name for file in tmp_path.iterdir()} - {"state"} == before - {"state"}
+    named = KVAutoConfig(plan_file=tmp_path / "tiny.gguf" / "plans.json")
+    with pytest.raises(LLMGenError, match="cannot write the plan file .*tiny.gguf"):
+        opened(path, kv_type=named)
 
 
 def test_without_a_kind_that_passes(path: Path, tmp_path: Path) -> None:
