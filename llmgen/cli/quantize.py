@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,6 +18,7 @@ from llmgen.cli.common.perplexity import WINDOW, measure_text, read_text
 from llmgen.cli.terminal.output import count, facts, note, print_json, size
 from llmgen.cli.terminal.progress import Bar
 from llmgen.errors import UsageError
+from llmgen.visible import visible
 
 if TYPE_CHECKING:
     from llmgen.engine.perplexity import Perplexity
@@ -43,7 +45,7 @@ def command(
         int | None,
         typer.Option(
             *("-t", "--threads"),
-            min=1,
+            metavar="N",
             help="Threads.",
             show_default="usable physical cores",
             envvar=THREADS_VARIABLE,
@@ -63,7 +65,7 @@ def command(
     mix = mix_named(kind)
     if str(out) == "-":
         raise UsageError("a model is not written to stdout; give -o the name of the new file")
-    text = read_text(check) if check is not None else None
+    text = _text(check, out) if check is not None else None
     path = model_path(model)
     with GGUFFile.open(path) as file:
         check_target(file, out, force)
@@ -80,11 +82,19 @@ def command(
         _print(report)
 
 
+def _text(check: Path, out: Path) -> str:
+    """The text to measure, which the new file must not replace."""
+    if str(check) != "-" and out.exists() and check.exists() and os.path.samefile(out, check):
+        raise UsageError(f"{visible(out)} is the text to --check; choose another name for the new file")
+    return read_text(check)
+
+
 def _write(file: GGUFFile, mix: Mix, out: Path, force: bool, threads: int | None) -> Written:
     from llmgen.quantize import plan, quantize
 
-    _warn(plan(file, mix))
-    with Bar(f"to {mix.name}", sum(t.n_elements for t in file.tensors.values()), number=count) as bar:
+    planned = plan(file, mix)
+    _warn(planned)
+    with Bar(f"to {mix.name}", sum(t.tensor.n_elements for t in planned), number=count) as bar:
         with compiling() as progress:
             return quantize(
                 file,
@@ -114,6 +124,10 @@ def _perplexity(path: Path, text: str, threads: int | None, what: str) -> Perple
 
     with open_llm(path, EngineOptions(WINDOW, threads)) as llm:
         ids = llm.tokenize(text)
+        if len(ids) < WINDOW:
+            raise UsageError(
+                f"the text to --check has {len(ids)} token{'s' * (len(ids) != 1)}, fewer than one chunk of {WINDOW}; give a longer text"
+            )
         figures, trouble = measure_text(llm, ids, windows(len(ids), WINDOW, None), what)
     if trouble is not None:
         raise trouble

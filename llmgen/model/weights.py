@@ -123,15 +123,15 @@ class Weights:
     def _factor(self, tensor: TensorInfo) -> float:
         """The factor that the file has for a matrix.
 
-        With NVFP4 there may also be an ``input_scale``, made for products with FP4 activations;
-        it cancels out, and like llama.cpp's graphs no other product needs it.
+        There may also be an ``input_scale``, made for products with FP4 activations (and left in the
+        file when llama.cpp gives the matrix another type); it cancels out, and like llama.cpp's graphs no
+        other product needs it.
         """
         stem = tensor.name.removesuffix(".weight")
         fp4 = tensor.type is GGMLType.NVFP4
         if not (_FACTORED.fullmatch(stem) or (stem == "output" and fp4)):
             return 1.0
-        if fp4:
-            self.skip(f"{stem}.input_scale")
+        self.skip(f"{stem}.input_scale")
         if not self.has(f"{stem}.scale"):
             return 1.0
         factor = float(self.vector(f"{stem}.scale", 1).values[0])
@@ -144,8 +144,7 @@ class Weights:
     def experts(self, name: str, n_experts: int, n_rows: int, n_cols: int) -> Experts:
         """The tensor ``name``, which must be [n_experts, n_rows, n_cols]."""
         tensor = self._tensor(name, (n_cols, n_rows, n_experts))
-        if tensor.type is GGMLType.NVFP4:
-            self.skip(f"{name}.input_scale")  # see ``_factor``
+        self.skip(f"{name}.input_scale")  # see ``_factor``
         return Experts(tensor, n_experts, n_rows, n_cols, n_rows)
 
     def head_matrices(self, name: str, n_heads: int, n_rows: int, n_cols: int) -> list[Matrix]:

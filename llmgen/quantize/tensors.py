@@ -71,6 +71,8 @@ class Converter:
         if _key(source) not in TABLE:
             return Piece(data, n, 0.0, 0.0)
         weights = self._floats(data, source, n)
+        if plan.factors is not None:
+            weights *= _stretched(plan.factors, plan.tensor.n_elements, start, n)
         largest = float(max(weights.max(), -weights.min()))  # NaN where there is one
         if not np.isfinite(largest):
             raise UnsupportedModelError(
@@ -105,6 +107,13 @@ class Converter:
         run = self._library.function(quantizer(_key(kind)), 4, returns=False)
         run(weights.ctypes.data, n, out.ctypes.data, scratch.ctypes.data)
         return out
+
+
+def _stretched(factors: Floats, n_elements: int, start: int, n: int) -> Floats:
+    """The factor of each of n values of a tensor from ``start`` on; it has one for every stretch of equal length."""
+    if len(factors) == 1:
+        return factors
+    return factors[(start + np.arange(n)) // (n_elements // len(factors))]
 
 
 def _is_lost(largest: float, values: Floats) -> bool:

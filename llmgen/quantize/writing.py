@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from llmgen.backends.cpu.runtime.library import Progress
 from llmgen.backends.cpu.runtime.threads import default_threads
+from llmgen.backends.cpu.sizes import check_sizes
 from llmgen.errors import LLMGenError, UsageError, shown
 from llmgen.files import replacing
 from llmgen.gguf import GGUFFile
@@ -69,6 +70,7 @@ def quantize(
     exists (unless ``overwrite``) or is the model, UnsupportedModelError for tensors that cannot be
     converted, ModelFileError when the model is written to meanwhile.
     """
+    check_sizes(None, n_threads)
     check_target(file, out, overwrite)
     planned = plan(file, mix)
     front = _head(file, planned)
@@ -81,6 +83,7 @@ def quantize(
         new.write(front)
         _write_tensors(new, planned, converter, written, alignment, n_threads or default_threads(), done)
         file.check_unchanged()
+        check_target(file, out, overwrite)  # another program may have written a file of that name meanwhile
         written.nbytes = new.tell()
     return written
 
@@ -89,6 +92,10 @@ def check_target(file: GGUFFile, out: Path, overwrite: bool) -> None:
     """Raise UsageError if ``out`` must not be written: the model under any name, or a file that is there."""
     if not os.path.lexists(out):
         if not out.parent.is_dir():
+            if out.parent.exists():
+                raise UsageError(
+                    f"{_path(out.parent)} is not a folder; choose another place for the new file"
+                )
             raise UsageError(
                 f"the folder {_path(out.parent)} does not exist; make it, or choose another place"
             )

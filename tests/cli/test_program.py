@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import tiny
+from llmgen.backends.cpu.runtime.cpu import target
 from llmgen.cli.app import COMMANDS
 from program import PROGRAM, environment, llmgen, refused
 
@@ -292,3 +294,12 @@ def test_completion_offers_commands_names_and_options(tmp_path: Path) -> None:
     assert complete("llmgen pull sm") == {"smollm2"}
     assert complete("llmgen inspect m", LLMGEN_MODELS=str(tmp_path)) == {"mine"}
     assert complete("llmgen list --js") == {"--json"}
+
+
+def test_a_kernel_level_that_is_not_there_names_the_variable(tmp_path: Path) -> None:
+    path = str(tiny.write(tmp_path / "m.gguf"))
+    wrong = refused(llmgen("run", path, "a", LLMGEN_KERNEL_LEVEL="AVX2\x1b[1m"))
+    assert wrong.startswith(r"the kernel level (LLMGEN_KERNEL_LEVEL) is 'AVX2\x1b[1m', expected one of amx, ")
+    foreign = "neon" if target("generic").is_x86 else "avx2"
+    lacking = refused(llmgen("run", path, "a", LLMGEN_KERNEL_LEVEL=foreign))
+    assert f"(LLMGEN_KERNEL_LEVEL) {foreign} needs instructions that this CPU lacks" in lacking

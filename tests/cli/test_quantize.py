@@ -73,6 +73,23 @@ def test_refusals(tmp_path: Path) -> None:
     )
     assert "No such file" in refused(missing)
     assert out.read_bytes() == b"mine"
+    for n in ("0", "100000"):
+        few = llmgen("quantize", str(source), "Q8_0", "-o", str(tmp_path / "new.gguf"), "-t", n)
+        assert f"{n} threads were asked for, expected 1 to 256" in refused(few, 2)
+
+
+def test_texts_to_check_that_are_refused(tmp_path: Path) -> None:
+    source, text = tiny.write(tmp_path / "s.gguf"), tmp_path / "text.txt"
+    text.write_text(TEXT)
+    (tmp_path / "link.txt").symlink_to(text)
+    for out in (text, tmp_path / "link.txt"):
+        done = llmgen("quantize", str(source), "Q8_0", "-o", str(out), "--force", "--check", str(text))
+        assert "is the text to --check; choose another name" in refused(done, 2)
+    assert text.read_text() == TEXT
+    text.write_text("ab a b")
+    done = llmgen("quantize", str(source), "Q8_0", "-o", str(tmp_path / "o.gguf"), "--check", str(text), "-q")
+    assert refused(done, 2).endswith("fewer than one chunk of 512; give a longer text")
+    assert not (tmp_path / "o.gguf").exists()
 
 
 def test_perplexity_before_and_after(tmp_path: Path) -> None:

@@ -102,6 +102,15 @@ def test_fp4_has_factors_of_the_output_and_of_activations(
     np.testing.assert_allclose(logits(scaled, TOKENS), 3 * logits(plain, TOKENS), rtol=1e-5)
 
 
+def test_a_factor_of_activations_has_no_effect_in_any_type(tmp_path: Path) -> None:
+    """llama.cpp leaves it in the file when it gives a matrix another type than NVFP4."""
+    scale = {"blk.0.attn_q.input_scale": np.array([0.2], np.float32)}
+    plain, scaled = tiny.write(tmp_path / "plain.gguf"), tiny.write(tmp_path / "scaled.gguf", tensors=scale)
+    with GGUFFile.open(scaled) as file:
+        dry_run(file)  # no tensor is left unread
+    np.testing.assert_array_equal(logits(scaled, TOKENS), logits(plain, TOKENS))
+
+
 def test_a_factor_of_the_output_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmgen.model.weights._FACTORED", re.compile("output"))
     tensors = {"output.weight": np.eye(len(tiny.TOKENS), tiny.WIDTH, dtype=np.float32)}

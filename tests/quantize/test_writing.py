@@ -186,8 +186,18 @@ def test_targets_that_are_there(tmp_path: Path) -> None:
         made(source, "Q8_0", tmp_path / "dangling")
     with pytest.raises(UsageError, match="is a folder"):
         made(source, "Q8_0", tmp_path, overwrite=True)
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(UsageError, match="does not exist; make it"):
         made(source, "Q8_0", tmp_path / "no" / "out.gguf")
+    with pytest.raises(UsageError, match=r"source\.gguf is not a folder"):
+        made(source, "Q8_0", source / "out.gguf")
+
+
+def test_a_file_that_another_program_writes_meanwhile_stays(tmp_path: Path) -> None:
+    source, out = tiny.write(tmp_path / "source.gguf"), tmp_path / "out.gguf"
+    with pytest.raises(UsageError, match="exists already"):
+        made(source, "Q8_0", out, done=lambda *_: out.write_bytes(b"theirs"))
+    assert out.read_bytes() == b"theirs"
+    assert sorted(os.listdir(tmp_path)) == ["out.gguf", "source.gguf"]
 
 
 def test_a_disk_with_too_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,3 +264,58 @@ def test_ids_are_copied_and_odd_types_named(tmp_path: Path) -> None:
     (tmp_path / "q8_1.gguf").write_bytes(gf.Spec(pairs=pairs, tensors=tensors, data=bytes(256)).to_bytes())
     with pytest.raises(UnsupportedModelError, match=r"'w\.weight' has the type Q8_1"):
         made(tmp_path / "q8_1.gguf", "Q4_0", tmp_path / "no.gguf")
+
+
+def fp4(path: Path, factors: dict[str, np.ndarray]) -> Path:
+    """A file with a matrix and a mixture of two experts in NVFP4, and factors of them."""
+    writer = gguf.GGUFWriter(path, "llama")
+    rng = np.random.default_rng(3)
+    for name, shape in (("output.weight", (2, 128)), ("blk.0.ffn_up_exps.weight", (2, 4, 128))):
+        blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // 64, 36), dtype=np.uint8)
+        blocks[..., :4] = 0x18  # the scales of 16 values each: 8-bit floats
+        writer.add_tensor(name, blocks.reshape(*shape[:-1], -1), raw_dtype=gguf.GGMLQuantizationType.NVFP4)
+    for name, values in factors.items():
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_weights_that_leave_nvfp4_take_their_factors_along(tmp_path: Path) -> None:
+    """llama.cpp and llmgen read the factor of an output, and those of activations, beside NVFP4 only."""
+    factors = {
+        "output.scale": np.array([3], np.float32),
+        "output.input_scale": np.array([7], np.float32),
+        "blk.0.ffn_up_exps.scale": np.array([2, 5], np.float32),
+        "blk.0.attn_norm.weight": np.ones(128, np.float32),
+        "blk.0.attn_q.scale": np.array([9], np.float32),  # of a matrix in another type, or of none
+    }
+    source = fp4(tmp_path / "source.gguf", factors)
+    out = made(source, "F32", tmp_path / "out.gguf")
+    with GGUFFile.open(out) as file:
+        assert sorted(file.tensors) == [
+            "blk.0.attn_norm.weight",
+            "blk.0.attn_q.scale",
+            "blk.0.ffn_up_exps.weight",
+            "output.weight",
+        ]
+    np.testing.assert_array_equal(values(out, "output.weight"), 3 * values(source, "output.weight"))
+    experts = "blk.0.ffn_up_exps.weight"
+    expected = values(source, experts) * np.array([2, 5], np.float32)[:, None, None]
+    np.testing.assert_array_equal(values(out, experts), expected)
+
+
+@pytest.mark.parametrize(
+    ("factor", "says"),
+    [
+        (np.ones(3, np.float32), "'output.scale' has 3 values in F32, expected 1 in F32"),
+        (np.ones(1, np.int32), "'output.scale' has 1 values in I32"),
+        (np.full(1, np.nan, np.float32), "'output.weight' has weights that are NaN"),
+    ],
+)
+def test_factors_that_make_no_sense(factor: np.ndarray, says: str, tmp_path: Path) -> None:
+    source = fp4(tmp_path / "source.gguf", {"output.scale": factor})
+    with pytest.raises(UnsupportedModelError, match=says):
+        made(source, "Q8_0", tmp_path / "out.gguf")

@@ -127,7 +127,7 @@ def target(level: str | None = None) -> Target:
     """The target of ``level``: by default ``$LLMGEN_KERNEL_LEVEL``, else the best one for this CPU."""
     import llvmlite.binding as llvm
 
-    from llmgen.errors import KernelError
+    from llmgen.errors import KernelError, shown
 
     if foreign := os.environ.get(FOREIGN):
         level = level or os.environ.get("LLMGEN_KERNEL_LEVEL") or "neon"
@@ -135,11 +135,14 @@ def target(level: str | None = None) -> Target:
     best = best_level()
     level = level or os.environ.get("LLMGEN_KERNEL_LEVEL") or best
     if level not in LEVELS:
-        raise KernelError(f"unknown kernel level {level!r}; choose one of {', '.join(LEVELS)}")
+        raise KernelError(
+            f"the kernel level (LLMGEN_KERNEL_LEVEL) is {shown(level)}, expected one of {', '.join(LEVELS)}"
+        )
     # the levels are no sequence: a CPU with AVX-512 VNNI need not have AVX-VNNI
     if not _runs(level):
         raise KernelError(
-            f"kernel level {level} needs instructions that this CPU lacks; the best here is {best}"
+            f"the kernel level (LLMGEN_KERNEL_LEVEL) {level} needs instructions that this CPU lacks; the best here "
+            f"is {best}"
         )
     features, triple = dict(_host_features()), llvm.get_process_triple()
     off: list[str] = []
