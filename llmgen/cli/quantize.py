@@ -125,9 +125,8 @@ def _perplexity(path: Path, text: str, threads: int | None, what: str) -> Perple
     with open_llm(path, EngineOptions(WINDOW, threads)) as llm:
         ids = llm.tokenize(text)
         if len(ids) < WINDOW:
-            raise UsageError(
-                f"the text to --check has {len(ids)} token{'s' * (len(ids) != 1)}, fewer than one chunk of {WINDOW}; give a longer text"
-            )
+            found = f"{len(ids)} token{'s' * (len(ids) != 1)}, fewer than one chunk of {WINDOW}"
+            raise UsageError(f"the text to --check has {found}; give a longer text")
         figures, trouble = measure_text(llm, ids, windows(len(ids), WINDOW, None), what)
     if trouble is not None:
         raise trouble
@@ -209,6 +208,6 @@ def _fallbacks(report: dict[str, Any]) -> str:
 def _perplexities(figures: dict[str, Any]) -> str:
     def shown(which: str) -> str:
         error = figures[f"{which}_error"]
-        return f"{figures[which]:.4f}" + ("" if error is None else f" +- {error:.4f}")
+        return f"{figures[which]:.4f}" + ("" if error is None else f" \u00b1 {error:.4f}")
 
     return f"{shown('before')} before, {shown('after')} after: {figures['ratio'] - 1:+.2%}"
