@@ -20,7 +20,6 @@ from kernels.matrices import (
     sizes,
 )
 
-from llmgen.backends.cpu.kernels.quants.block import functions_of
 from llmgen.backends.cpu.runtime.cpu import target
 from shared import DATA
 
@@ -246,11 +245,3 @@ def test_blocking_for_the_caches_changes_no_bit(key: str) -> None:
             for n_threads in (1, 2):
                 ours = panel(m, x, n_threads, add=before, chunk=chunk, together=together)
                 np.testing.assert_array_equal(ours, expected)
-
-
-def test_small_scales_come_with_the_bits_of_their_products() -> None:
-    """A panel of products is made where the table says so, from scales that the type's functions write."""
-    quantized = [key for key, quant in TABLE.items() if not quant.is_float]
-    assert {key for key in quantized if TABLE[key].product_bits} == {
-        key for key in quantized if functions_of(key).small_scales
-    }

@@ -99,11 +99,10 @@ def activations_of(x, t, blocks, start):  # type: ignore[no-untyped-def]
 def pass_of(quant: QuantType, has_offset: bool, zero: int) -> Any:
     """``multiply(f, panel, x, n, groups, space)``: n blocks of 32 weights, less ``zero``, added to the sums f.
 
-    Where products take ``SIGNED`` weights there must be no zero.
-    groups: how many
-    groups of four one inner loop takes at level generic (``QuantType.groups``); it comes in as a value
-    because the compiler, if it could see it, would unroll the loop, put all groups of a token
-    together, and spill the weights.  space: layout.PANEL_SPACE bytes.
+    Where products take ``SIGNED`` weights, ``zero`` must be 0.  groups: how many groups of four weights one
+    inner loop takes at level generic (``QuantType.groups``).  It is an argument because the compiler, if it
+    knew the number, would unroll the loop, put all groups of a token together, and spill the weights.
+    space: layout.PANEL_SPACE bytes.
     """
     if TILED:
         return _tiled_pass(quant, has_offset)

@@ -69,14 +69,18 @@ def scaled(
     scales_of_step: (p, n) -> f32x16, of the first n blocks of a step, if that is quicker than block after
     block; behind them may be anything.  small_scales, scale: of types with ``product_bits``, whose scales
     are products: (p, j) -> the integers of the halves of the j-th 32 weights, and (p) -> what they multiply.
-    None of them may read outside of the block.
+    None of them may read outside of the block.  Raises ValueError where ``product_bits`` are without these two,
+    or these without ``product_bits``.
     """
+    has_products = TABLE[key].product_bits > 0
+    if {has_products} != {small_scales is not None, scale is not None}:
+        raise ValueError(f"{key}: product_bits, small_scales and scale come together or not at all")
     per_block = Vec("f32", TABLE[key].block // 16)
     return Block(
         dot=dot or _row(key, weights, scales, offsets, zero, pairs, scales_of_step),
         weights=weights,
         panel_scales=_common_scales(per_block, small_scales, scale, offsets)
-        if small_scales and scale
+        if small_scales is not None and scale is not None
         else _panel_scales(key, per_block, scales, offsets),
         dequantize=_dequantize(key, per_block, weights, scales, offsets, zero),
         has_offset=offsets is not None,
