@@ -90,6 +90,28 @@ def test_trouble_without_other_processes_halves_the_threads(machine: Callable[..
     assert 8 in confined.run(policy, 20)
 
 
+def test_one_delayed_run_changes_nothing(machine: Callable[..., Machine]) -> None:
+    quiet = machine(4)
+    policy = ThreadPolicy(4, others=quiet.others)
+    for _ in range(20):
+        quiet.run(policy, 50)
+        policy.report(4, 1, 0.02, 0.015, 0)
+        assert set(quiet.run(policy, 40)) == {4}
+
+
+@pytest.mark.parametrize(("waits", "tried"), [(100, {4}), (2000, {2, 4})])
+def test_yields_count_by_the_time_they_take(
+    machine: Callable[..., Machine], waits: int, tried: set[int]
+) -> None:
+    quiet = machine(4)
+    policy = ThreadPolicy(4, others=quiet.others)
+    chosen = set()
+    for _ in range(100):
+        chosen.add(policy.choose(1))
+        policy.report(policy.current, 1, 0.002, 0.0, waits)
+    assert chosen == tried
+
+
 def test_a_wrong_first_look_is_put_right(machine: Callable[..., Machine]) -> None:
     passing = machine(2, 1)
     policy = ThreadPolicy(2, others=passing.others)

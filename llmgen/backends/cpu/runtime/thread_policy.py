@@ -5,9 +5,9 @@ process on the machine each of them loses its processor now and then, all others
 and two threads end up slower than one.  So before the first run and before a long one (a
 chunk of a prompt), which gets no second chance, the system is asked how many threads of
 other processes want to run.  In between, at a sign of trouble (thread 0 was off its
-processor, or yielded it while it waited), a few runs are timed, then a few more with
-another number of threads (the free processors, or half of the threads if no other process
-seems busy), and the faster count is kept.  Fewer threads than all are never final: another
+processor, or yielded it while it waited), up to four runs are timed.  If the trouble goes on, a few
+more are timed with another number of threads (the free processors, or half of the threads if
+no other process seems busy), and the faster count is kept.  Fewer threads than all are never final: another
 count is tried after a number of runs that doubles with each confirmation, or as soon as fewer
 threads of other processes want to run than at the last decision.  Best times of the past are not trusted.
 """
@@ -29,7 +29,8 @@ _HOLD_UNPROVEN = 8  # ... and where only the system said that fewer are better
 _LONGEST_HOLD = 1024
 _LOOKS = 4  # at the other processes in that time, but not more often than every 8 runs nor less than every 32
 _LOST_SHARE = 0.08  # of the wall time off the processor: a sign of trouble
-_LONG_WAITS = 3  # yields at barriers per millisecond: likewise
+_LONG_WAITS = 150  # yields at barriers per millisecond, of about half a microsecond each: likewise
+_LASTING = 2  # timed runs that are in trouble, too: it is not over yet
 _LONG_RUN = 64  # tokens of a run before which the system is asked
 
 
@@ -63,6 +64,7 @@ class ThreadPolicy:
         self._seen = 0  # threads of other processes when the system was asked last ...
         self._others_then = 0  # ... and at the last decision
         self._watching = self._probing = False  # timing the current count; timing another one
+        self._troubled = 0  # runs in trouble while the current count is timed
         self._probe_seconds = 0.0
 
     def choose(self, n_tokens: int) -> int:
@@ -86,6 +88,7 @@ class ThreadPolicy:
         times.append(wall if self._per_run else wall / n_tokens)
         self._left -= 1
         self._look()
+        trouble = lost > _LOST_SHARE * wall or waits > _LONG_WAITS * wall * 1e3
         if self._probing:
             self._probe_seconds += wall
             before = self._times[self._before]
@@ -93,14 +96,15 @@ class ThreadPolicy:
             if hopeless or len(times) == _PROBE_RUNS or self._probe_seconds > _PROBE_SECONDS:
                 self._decide()
         elif self._watching:
-            if len(times) == _PROBE_RUNS:
-                self._start_probe()
-        elif self._left <= 0:
-            trouble = lost > _LOST_SHARE * wall or waits > _LONG_WAITS * wall * 1e3
-            if trouble or self.current < self._all:
-                # earlier times say nothing about now
-                times.clear()
-                self._watching = True
+            self._troubled += trouble
+            if self._troubled == _LASTING or len(times) == _PROBE_RUNS:
+                self._watching = False
+                if self._troubled == _LASTING or self.current < self._all:
+                    self._start_probe()
+        elif self._left <= 0 and (trouble or self.current < self._all):
+            # earlier times say nothing about now
+            times.clear()
+            self._watching, self._troubled = True, 0
 
     def _look(self) -> None:
         """Let another count be tried now if there is room for one because other processes have gone."""
@@ -112,18 +116,22 @@ class ThreadPolicy:
             self._left = 0
 
     def _free(self) -> int:
-        """How many of our threads find a processor that nobody else wants."""
+        """How many of our threads find a processor that nobody else wants; takes a moment's wait."""
         self._seen = self._others(self._all)
-        return max(1, min(self._all, (os.cpu_count() or 1) - self._seen))
+        return self._beside(self._seen)
+
+    def _beside(self, others: int) -> int:
+        """How many of our threads find a processor beside so many threads of other processes."""
+        return max(1, min(self._all, (os.cpu_count() or 1) - others))
 
     def _start_probe(self) -> None:
         """Time another count; the current one has just been timed."""
         self._before = self.current
-        self.current = self._free()
+        self.current = self._beside(self._glance(self.current))
         if self.current == self._before:
             self.current = self._all if self._before < self._all else max(1, self._all // 2)
         self._times[self.current].clear()
-        self._watching, self._probing, self._probe_seconds = False, True, 0.0
+        self._probing, self._probe_seconds = True, 0.0
 
     def _decide(self) -> None:
         tried, before = self.current, self._before
