@@ -77,6 +77,17 @@ class Oracle(Speculator):
         ]
 
 
+class TextIsKnown(Speculation):
+    """Guesses of an :class:`Oracle`."""
+
+    def __init__(self, config: SpeculativeConfig, *oracle: Any) -> None:
+        super().__init__(config)
+        self._oracle = oracle
+
+    def speculator(self) -> Speculator:
+        return Oracle(self, *self._oracle)
+
+
 class DraftTime:
     """A draft that computes and guesses nothing."""
 
@@ -126,10 +137,8 @@ def written(
         speculation = None
         if oracle is not None:
             config = SpeculativeConfig(lookup=True, adaptive=not oracle[2], k=oracle[2] or 4)
-            speculation = Speculation(config)
+            speculation = TextIsKnown(config, *oracle[:2], draft)
         with Session(model, reuse="none", speculation=speculation) as session:
-            if speculation is not None and oracle is not None:
-                session._speculator = Oracle(speculation, *oracle[:2], draft)
             stream = session.stream(prompt, params)
             tokens = [*prompt, next(stream).token_id]
             began = time.perf_counter()
@@ -171,10 +180,9 @@ def answers(model: Model, file: GGUFFile, args: argparse.Namespace) -> None:
         os.environ["LLMGEN_STATE"] = stack.enter_context(TemporaryDirectory())
         opened = stack.enter_context(closing(OpenDraft(SpeculativeConfig(draft=args.draft), file)))
         going_on = opened.speculation(model)
-        share = going_on.costs._draft_share
         for known, kind in itertools.product((False, True), args.kinds):
             for text in TEXTS[kind]:
-                guesses = going_on if known else Speculation(going_on.config, going_on.draft, share)
+                guesses = going_on if known else going_on.renewed()
                 if not known:
                     guesses.warm_up()
                 one = side_by_side(model, tokenizer.encode_prompt(text), args.tokens, guesses)

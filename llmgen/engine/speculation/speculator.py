@@ -172,9 +172,14 @@ class Speculation:
         """``draft_share``: how large the draft is beside the model, from which its first costs are estimated."""
         self.config = config
         self.draft = draft
+        self.draft_share = draft_share
         self.costs = StepCosts(draft_share if draft else 0.0)
         self.experience = Experience()
         self._turn = 0
+
+    def renewed(self) -> Speculation:
+        """The same options and draft, with nothing known yet of what guesses cost and how often they are right."""
+        return Speculation(self.config, self.draft, self.draft_share)
 
     def warm_up(self) -> None:
         """Have the draft compute a few tokens, and see what that costs: whether it can begin depends on it."""
