@@ -9,6 +9,7 @@ process (see ``faults``).
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import stat
@@ -106,6 +107,11 @@ def _map(path: Path) -> tuple[mmap.mmap, BinaryIO]:
     except PermissionError:
         raise problem(path, "no permission to read this file", "make it readable for this user") from None
     except (OSError, ValueError, OverflowError, MemoryError) as error:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+            found = f"the system has no room to map the {os.stat(path).st_size:,} bytes of this file"
+            raise problem(
+                path, found, "raise the limit on address space (ulimit -v) if there is one"
+            ) from None
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise problem(path, f"the file cannot be read ({reason})", "check the path and the disk") from None
 

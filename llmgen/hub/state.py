@@ -29,7 +29,7 @@ def state_folder() -> Path:
     """Where what is remembered is kept: $LLMGEN_STATE, else the user's state folder."""
     chosen = os.environ.get(STATE_VARIABLE)
     if chosen:
-        return Path(chosen)
+        return Path(os.path.expanduser(chosen))
     import platformdirs
 
     return Path(platformdirs.user_state_dir("llmgen", appauthor=False))

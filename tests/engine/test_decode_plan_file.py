@@ -112,7 +112,7 @@ def test_the_key_says_everything_that_counts() -> None:
 
 def test_without_a_home_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readings, "_SPREAD", math.inf)
-    monkeypatch.setenv("LLMGEN_STATE", "~/state")
+    monkeypatch.setenv("LLMGEN_STATE", "~nobody-here/state")
     monkeypatch.chdir(tmp_path)
     path = tiny.write(tmp_path / "tiny.gguf")
     with LLM(path, n_ctx=128, n_threads=1) as llm:

@@ -112,7 +112,9 @@ def test_a_plan_that_cannot_be_kept_is_used(
     else:
         (tmp_path / "file").touch()
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("LLMGEN_STATE", "~/state" if problem == "no home" else str(tmp_path / "file"))
+        monkeypatch.setenv(
+            "LLMGEN_STATE", "~nobody-here/state" if problem == "no home" else str(tmp_path / "file")
+        )
     before = {file.name for file in tmp_path.iterdir()}
     with pytest.warns(
         UserWarning, match="is not kept, and will be measured again: cannot (write|use) the plan file"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import random
@@ -254,6 +255,19 @@ def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("builtins.open", forbidden)
     assert "no permission to read this file" in refused(path)
+
+
+def test_no_room_to_map_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under a limit on address space."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content := gf.Spec().to_bytes())
+
+    def full(*args: object, **options: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", full)
+    message = refused(path)
+    assert f"no room to map the {len(content):,} bytes of this file; raise the limit" in message
 
 
 def test_names_the_system_refuses(tmp_path: Path) -> None:

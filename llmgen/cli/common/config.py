@@ -152,7 +152,7 @@ def user_file() -> Path | None:
     """The file with the user's defaults: $LLMGEN_CONFIG (empty: none), else the user's config.toml or .yaml."""
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:
-        return Path(chosen) if chosen else None
+        return Path(os.path.expanduser(chosen)) if chosen else None
     import platformdirs
 
     folder = Path(platformdirs.user_config_dir("llmgen", appauthor=False))

@@ -40,8 +40,12 @@ class ObjectStore:
 
     def load(self, name: str, level: str) -> bytes | None:
         """Object code, or None if there is none that can be trusted."""
+        path = self.path(name, level)
         try:
-            data = self.path(name, level).read_bytes()
+            with open(path, "rb") as file:
+                if not (_is_trusted(path.parent, follow=True) and _is_ours(os.fstat(file.fileno()))):
+                    return None
+                data = file.read()
         except OSError:
             return None
         head = len(_MAGIC) + 32
@@ -55,6 +59,9 @@ class ObjectStore:
         # one by one, since parents=True would make the parents readable by everyone
         for folder in (self.folder, path.parent):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _is_trusted(path.parent, follow=True):
+            _empty(path.parent)
+            path.parent.chmod(0o700)
         return path
 
     def save(self, name: str, level: str, code: bytes) -> None:
@@ -106,7 +113,7 @@ def _warn(sentence: str) -> None:
 def _users_folder() -> Path:
     """Below $LLMGEN_CACHE, else the platform's per-user cache folder."""
     if path := os.environ.get("LLMGEN_CACHE"):
-        return Path(path) / "kernels"
+        return Path(os.path.expanduser(path)) / "kernels"
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("llmgen", appauthor=False)) / "kernels"
@@ -132,8 +139,11 @@ def _is_trusted(folder: Path, follow: bool) -> bool:
         status = _status(folder, follow)
     except OSError:
         return False
-    if not stat.S_ISDIR(status.st_mode):
-        return False
+    return stat.S_ISDIR(status.st_mode) and _is_ours(status)
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    """Whether it belongs to this user or root, and nobody else can write to it."""
     if not hasattr(os, "getuid"):
         return True
     return status.st_uid in (os.getuid(), 0) and not status.st_mode & _OTHERS_WRITE
@@ -141,6 +151,8 @@ def _is_trusted(folder: Path, follow: bool) -> bool:
 
 def _prepare(folder: Path, follow: bool) -> str | None:
     """Make a folder that only this user can write; returns the reason if that fails."""
+    if str(folder).startswith("~"):  # it would be a folder of that name right here
+        return "no home folder is known"
     try:
         if follow:
             folder.parent.mkdir(parents=True, exist_ok=True)

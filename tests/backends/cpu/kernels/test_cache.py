@@ -69,6 +69,33 @@ def test_an_open_folder_is_closed_and_what_was_in_it_is_gone(root: Path, code: b
 
 
 @posix
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_others_may_have_changed_inside_is_not_read(what: str, root: Path, code: bytes) -> None:
+    """In a folder that all may read, as in a container; it is closed when something is stored there again."""
+    path = put(code).path(KERNEL, LEVEL)
+    (root / "kernels").chmod(0o755)
+    (path.parent if what == "folder" else path).chmod(0o777)
+    assert stored().load(KERNEL, LEVEL) is None
+    put(code)
+    assert stored().load(KERNEL, LEVEL) == code
+
+
+def test_a_home_folder_is_found_and_an_unknown_one_not_made(
+    tmp_path: Path, root: Path, code: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a variable is set by something other than a shell."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+    monkeypatch.setenv("LLMGEN_CACHE", "~/cache")
+    assert put(code).folder == tmp_path / "home" / "cache" / "kernels"
+    monkeypatch.setenv("LLMGEN_CACHE", "~nobody-here/cache")
+    with pytest.warns(UserWarning, match="no home folder is known"):
+        put(code)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["home", "tmp"]
+
+
+@posix
 def test_a_folder_that_others_may_only_read_is_read(root: Path, code: bytes) -> None:
     put(code)
     (root / "kernels").chmod(0o755)
