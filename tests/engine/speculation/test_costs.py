@@ -215,10 +215,10 @@ def test_renewed_nothing_is_known(monkeypatch):
     clock = Clock(monkeypatch)
     speculation = Speculation(SpeculativeConfig(draft="it"), DraftModel(Often(clock, [0.2] * 8, 0.01)), 0.2)
     batch = Batch(Plain(clock, FLAT, 0.05), FakeTokenizer(), speculation=speculation)
-    batch.run([Request([1, 2, 3], SamplingParams(temp=0.0, max_tokens=30, ignore_eos=True))])
+    [_] = batch.run([Request([1, 2, 3], SamplingParams(temp=0.0, max_tokens=30, ignore_eos=True))])
     renewed = speculation.renewed()
-    assert speculation.costs.plain_step_s is not None
-    assert renewed.costs.plain_step_s is None
+    assert speculation.costs.known() is not None
+    assert renewed.costs.known() is None
     assert renewed.experience.known() == Speculation(speculation.config).experience.known()
     assert (renewed.config, renewed.draft) == (speculation.config, speculation.draft)
     assert renewed.draft_share == 0.2
