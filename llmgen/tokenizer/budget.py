@@ -25,7 +25,9 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 from llmgen.errors import TemplateError
 
 SECONDS = 4.0
-"""The time for all renderings of one call; real templates need a few milliseconds."""
+"""The processor time for all renderings of one call; real templates need a few milliseconds.
+
+Time in which the process is stopped, or waits for a busy machine, is not the template's fault."""
 
 TEXT = 2_000_000
 """Characters and elements that a value or the output may have, on top of eight times the input."""
@@ -89,7 +91,7 @@ class OutOfTime(OverBudget):
 def rendering_within(seconds: float | None, cancel: Cancel | None = None) -> Iterator[None]:
     """Stop renderings in the block after this many seconds, and when ``cancel`` is set.
 
-    They never take longer than :data:`SECONDS`.
+    They never take more than :data:`SECONDS` of the processor.
     """
     allowed = math.inf if seconds is None else seconds
     token = _limit.set(Limit(allowed, time.monotonic() + allowed, cancel))
@@ -100,18 +102,18 @@ def rendering_within(seconds: float | None, cancel: Cancel | None = None) -> Ite
 
 
 class Deadline:
-    """When a call that begins now must be done with all its renderings."""
+    """When a call that begins now, in this thread, must be done with all its renderings."""
 
     def __init__(self) -> None:
         self._limit = _limit.get()
-        self._end = time.monotonic() + SECONDS
+        self._end = time.thread_time() + SECONDS
 
     def check(self) -> None:
         """Raise OverBudget if the time is over or the caller has cancelled."""
-        now, limit = time.monotonic(), self._limit
-        if now > limit.end:
+        limit = self._limit
+        if time.monotonic() > limit.end:
             raise OutOfTime(limit.seconds)
-        if now > self._end:
+        if time.thread_time() > self._end:
             raise OverBudget(f"it ran for more than {SECONDS:g} seconds")
         if limit.cancel is not None and limit.cancel.is_set():
             raise OverBudget("it was interrupted", "")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 import subprocess
 import sys
 import threading
+import time
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -212,12 +214,23 @@ def test_all_renderings_of_a_call_share_its_time(monkeypatch: pytest.MonkeyPatch
         clock[0] += 0.001
         return clock[0]
 
-    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=tick))
+    monkeypatch.setattr(limits, "time", SimpleNamespace(thread_time=tick, monotonic=lambda: 0.0))
     slow = "{% for i in range(1500) %}{% set x = 1 %}{% endfor %}{{ messages[0].content | upper }}"
     made = ChatTemplate(slow)
     assert made.render(HELLO) == "HELLO"
     with pytest.raises(TemplateError, match="ran for more than 4 seconds"):
         made.render_parts([{"role": "user", "content": "hello<|a|>"}], guarded=["<|a|>"])
+
+
+def test_time_in_which_the_process_is_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suspended machine, or Ctrl-Z: of the limits, only the caller's own is one of the clock on the wall."""
+    hours = itertools.count(0.0, 3600.0)
+    clock = SimpleNamespace(thread_time=time.thread_time, monotonic=lambda: next(hours))
+    monkeypatch.setattr(limits, "time", clock)
+    made = ChatTemplate("{% for m in messages %}{{ m.content | upper }}{% endfor %}")
+    assert made.render(HELLO) == "HELLO"
+    with limits.rendering_within(3600.0), pytest.raises(TemplateError, match="limit of 3600 s"):
+        made.render(HELLO)
 
 
 def test_a_caller_can_give_less_time() -> None:
