@@ -17,7 +17,7 @@ from llmgen.cli.common.options import THREADS_VARIABLE, JsonOption
 from llmgen.cli.common.perplexity import WINDOW, measure_text, read_text
 from llmgen.cli.terminal.output import count, facts, note, print_json, size
 from llmgen.cli.terminal.progress import Bar
-from llmgen.errors import UsageError
+from llmgen.errors import LLMGenError, UsageError
 from llmgen.visible import visible
 
 if TYPE_CHECKING:
@@ -73,13 +73,18 @@ def command(
         started = time.perf_counter()
         written = _write(file, mix, out, force, threads)
         report = _report(file, written, time.perf_counter() - started)
+    trouble: BaseException | None = None
     if text is not None and before is not None:
-        after = _perplexity(out, text, threads, "text, after")
-        report["perplexity"] = _change(before, after)
+        try:
+            report["perplexity"] = _change(before, _perplexity(out, text, threads, "text, after"))
+        except (KeyboardInterrupt, LLMGenError, MemoryError) as error:  # the new file is there all the same
+            trouble = error
     if json:
         print_json(report)
     else:
         _print(report)
+    if trouble is not None:
+        raise trouble
 
 
 def _text(check: Path, out: Path) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from llmgen.errors import UnsupportedModelError
 from llmgen.gguf import GGMLType, GGUFFile, TensorInfo
 from llmgen.gguf.dequantize import dequantize
+from llmgen.gguf.types import WEIGHT_TYPES
 
 _FACTORED = re.compile(
     r"blk\.\d+\.(attn_(q|k|v|output|qkv|gate)|ssm_(in|out|alpha|beta)|ffn_(gate|up|down)(_shexp)?)", re.ASCII
@@ -254,6 +255,11 @@ def _without_ones(shape: tuple[int, ...]) -> list[int]:
 
 def _as_float32(tensor: TensorInfo) -> np.ndarray:
     """A small tensor as float32, flat: a copy."""
+    if tensor.type not in WEIGHT_TYPES:
+        raise UnsupportedModelError(
+            f"tensor {tensor.name} has the type {tensor.type.name}, which is not for weights; "
+            "the file is damaged or not supported"
+        )
     data = tensor.data
     if tensor.type is GGMLType.F64:
         return np.frombuffer(data.tobytes(), dtype="<f8").astype(np.float32)

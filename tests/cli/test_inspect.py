@@ -10,6 +10,7 @@ import pytest
 
 import gguf
 import tiny
+from llmgen.gguf import GGMLType
 from models import gemma3, smollm2
 from program import llmgen, refused
 
@@ -233,6 +234,16 @@ def test_a_type_that_was_removed(tmp_path: Path) -> None:
     told = facts(llmgen("inspect", str(path)).stdout)
     assert told["cannot run"] == "Q4_0_4_4: blk.0.ffn_down.weight"
     assert "31 (Q4_0_4_4), which was removed" in refused(llmgen("run", str(path), "a"))
+
+
+@pytest.mark.parametrize("kind", ["Q8_1", "I32"])
+def test_a_norm_in_a_type_that_is_not_for_weights(kind: str, tmp_path: Path) -> None:
+    path = with_type(tmp_path / "m.gguf", "blk.0.attn_norm.weight", int(GGMLType[kind]))
+    sentence = (
+        f"tensor blk.0.attn_norm.weight has the type {kind}, which is not for weights; the file is damaged"
+    )
+    assert facts(llmgen("inspect", str(path)).stdout)["runs here"].startswith(f"no: {sentence}")
+    assert refused(llmgen("run", str(path), "a")).startswith(sentence)
 
 
 def test_the_experts_of_a_mixture(tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 
 import tiny
+from llmgen.cli import quantize as command_module
+from llmgen.engine.perplexity import Perplexity
+from llmgen.errors import LLMGenError
 from models import smollm2
 from program import HANGS_S, PROGRAM, environment, in_terminal, llmgen, refused
 
@@ -104,6 +107,30 @@ def test_perplexity_before_and_after(tmp_path: Path) -> None:
         assert told[name] == alone["perplexity"]
     assert told["ratio"] == pytest.approx(told["after"] / told["before"])
     assert 0.99 < told["ratio"] < 1.01
+
+
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), LLMGenError("no room")])
+def test_the_new_file_is_told_though_its_perplexity_is_not_known(
+    trouble: BaseException,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text, out = tmp_path / "text.txt", tmp_path / "out.gguf"
+    text.write_text(TEXT)
+
+    def perplexity(path: Path, *_: object) -> Perplexity:
+        if path == out:
+            raise trouble
+        return Perplexity(100, 1, 2.0, 0.1)
+
+    monkeypatch.setattr(command_module, "_perplexity", perplexity)
+    source = str(tiny.write(tmp_path / "s.gguf"))
+    with pytest.raises(type(trouble)):
+        command_module.command(source, "Q8_0", out, check=text, json=True)
+    report = json.loads(capsys.readouterr().out)
+    assert report["size"] == out.stat().st_size
+    assert "perplexity" not in report
 
 
 @pytest.mark.skipif(os.name == "nt", reason="limits of a process")
