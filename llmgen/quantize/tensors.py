@@ -85,9 +85,10 @@ class Converter:
         out = self._quantized(weights, plan.type)
         values = self._floats(out, plan.type, n)
         if not np.isfinite(values).all() or _is_lost(largest, values):
+            other = "F32" if plan.type is GGMLType.BF16 else "BF16 or F32"
             raise UnsupportedModelError(
-                f"the tensor {shown(plan.tensor.name)} has a weight of {largest:.3g}, which is too large for "
-                f"{plan.type.name} with its half-precision numbers; choose BF16 or F32"
+                f"the tensor {shown(plan.tensor.name)} has a weight of {largest:.5g}, which is too large for "
+                f"{plan.type.name}; choose {other}"
             )
         change = values - weights
         return Piece(out, n, float(np.square(change, dtype=np.float64).sum()), size)
