@@ -58,6 +58,7 @@ class WeightMemory:
     "auto" waits until tokens have been generated for ten times as long as the copy may take, so that short answers
     lose nothing.  Then it moves one piece, compares how fast that and the next one are read, and if the difference
     is worth it moves the others, a piece at a time between the runs, as long as half of the free memory has room.
+    No thread of its own does that: a program that generates nothing moves nothing.
     """
 
     def __init__(self, file: GGUFFile, load: Load) -> None:
