@@ -10,8 +10,8 @@ from llmgen.errors import TemplateError, UsageError
 from llmgen.files import read_bounded
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.builtin import FORMATS
+from llmgen.tokenizer.kinds import bos_and_eos
 from llmgen.tokenizer.template import ChatTemplate, chat_template_from_gguf, is_jinja, template_names
-from llmgen.tokenizer.tokenizer import bos_and_eos
 
 _MOST_BYTES = 1 << 20
 

@@ -13,9 +13,10 @@ from llmgen.errors import TemplateError, UsageError, kind_of, shown
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.adapt import adapt_messages
 from llmgen.tokenizer.budget import Budget, Deadline, OverBudget
+from llmgen.tokenizer.kinds import bos_and_eos
 from llmgen.tokenizer.plain import Message, plain, plain_messages
 from llmgen.tokenizer.provenance import Part, split_by_origin
-from llmgen.tokenizer.tokenizer import Tokenizer, bos_and_eos
+from llmgen.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -6,12 +6,12 @@ import operator
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, SupportsIndex
 
 from llmgen.errors import TokenizerError, UsageError, kind_of, shown
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.bpe import BytePairModel
+from llmgen.tokenizer.kinds import NO_VOCABULARY, Defaults, defaults_of, stated_size
 from llmgen.tokenizer.partition import Partition, Span
 from llmgen.tokenizer.pieces import piece_bytes
 from llmgen.tokenizer.plamo import CheapestPathModel
@@ -24,39 +24,12 @@ from llmgen.tokenizer.unicode import replace_surrogates
 from llmgen.tokenizer.unigram import UnigramModel
 from llmgen.tokenizer.vocab import PREFIX, TokenType, Vocabulary, read_merges, read_text, read_vocabulary
 
-NO_VOCABULARY = ("no_vocab", "none")
-
 
 class Model(Protocol):
     """Turns plain text into ids, after special tokens have been cut out."""
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text."""
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """The defaults of a ``tokenizer.ggml.model``, used if the file does not say otherwise."""
-
-    add_bos: bool = False
-    add_eos: bool = False
-    bos_id: int | None = None
-    eos_id: int | None = None
-    unk_id: int | None = None
-    space_prefix: bool = False
-    surrounds: bool = True
-    """Whether BOS and EOS are ever added."""
-
-
-_KINDS = {
-    "gpt2": _Kind(),
-    "gemma4": _Kind(),
-    "llama": _Kind(add_bos=True, bos_id=1, eos_id=2, unk_id=0, space_prefix=True),
-    "rwkv": _Kind(surrounds=False),
-    "t5": _Kind(add_eos=True, eos_id=1, unk_id=2),
-    "plamo2": _Kind(bos_id=1, eos_id=2, unk_id=0, surrounds=False),
-}
-_NOT_GENERATIVE = {"bert": "an encoder that makes embeddings"}
 
 
 _NO_TEXT = frozenset(map(int, (TokenType.CONTROL, TokenType.UNKNOWN)))
@@ -88,22 +61,11 @@ class Tokenizer:
         self.add_bos = self.add_eos = False
         self.adds_space_prefix = self.puts_space_in_front = False
         self.eog_ids: frozenset[int] = frozenset()
-        self.n_vocab = _stated_size(metadata)
+        self.n_vocab = stated_size(metadata)
         self._guarded: tuple[str, ...] = ()
         self._delimiters: tuple[str, ...] = ()
-        if kind in NO_VOCABULARY:
-            return
-        if kind in _NOT_GENERATIVE:
-            raise TokenizerError(
-                f"the tokenizer {shown(kind)} belongs to {_NOT_GENERATIVE[kind]}; llmgen generates text, "
-                "so use a model made for that"
-            )
-        if kind not in _KINDS:
-            raise TokenizerError(
-                f"the tokenizer {shown(kind)} is not known, expected one of {', '.join(sorted(_KINDS))}; "
-                "use another model, or a newer llmgen"
-            )
-        self._load(metadata, _KINDS[kind])
+        if kind not in NO_VOCABULARY:
+            self._load(metadata, defaults_of(kind))
 
     @classmethod
     def from_gguf(cls, file: str | os.PathLike[str] | GGUFFile) -> Tokenizer:
@@ -122,7 +84,7 @@ class Tokenizer:
             warnings.warn(sentence, stacklevel=2)
         return tokenizer
 
-    def _load(self, metadata: Mapping[str, Any], kind: _Kind) -> None:
+    def _load(self, metadata: Mapping[str, Any], kind: Defaults) -> None:
         vocab = read_vocabulary(metadata, self.kind)
         vocab.warnings = self.warnings
         self._vocab = vocab
@@ -164,7 +126,7 @@ class Tokenizer:
             )
         return PRE_TOKENIZERS.get(name or "default", DEFAULT)
 
-    def _adds(self, name: str, id: int | None, default: bool, kind: _Kind, always: bool = False) -> bool:
+    def _adds(self, name: str, id: int | None, default: bool, kind: Defaults, always: bool = False) -> bool:
         """Whether a text gets a BOS or EOS."""
         assert self._vocab is not None
         asked = (self._vocab.flag(f"add_{name}_token", default) or always) and kind.surrounds
@@ -379,23 +341,3 @@ def _join(parts: Sequence[tuple[str, bool]]) -> tuple[str, list[Span]]:
             spans.append((position, position + len(text)))
         position += len(text)
     return "".join(text for text, _ in clean), spans
-
-
-def bos_and_eos(metadata: Mapping[str, Any]) -> tuple[str, str]:
-    """The spellings of a file's BOS and EOS, empty if there is none; reads no other token."""
-    model, tokens = metadata.get(PREFIX + "model"), metadata.get(PREFIX + "tokens")
-    kind = _KINDS.get(model, _Kind()) if isinstance(model, str) else _Kind()
-    texts = []
-    for name, default in (("bos", kind.bos_id), ("eos", kind.eos_id)):
-        id = metadata.get(f"{PREFIX}{name}_token_id", default)
-        if isinstance(tokens, Sequence) and isinstance(id, int) and 0 <= id < len(tokens):
-            texts.append(str(tokens[id]))
-        else:
-            texts.append("")
-    return texts[0], texts[1]
-
-
-def _stated_size(metadata: Mapping[str, Any]) -> int:
-    """The size that a file without tokens gives its vocabulary, 0 if it does not."""
-    value = metadata.get(f"{metadata.get('general.architecture')}.vocab_size", 0)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

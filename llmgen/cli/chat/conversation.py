@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from llmgen.cli.chat import fullness, thinking
 from llmgen.cli.chat.asked import Asked
 from llmgen.cli.chat.joined import JoinedStream
+from llmgen.cli.chat.known import Known, parts_after, parts_before
 from llmgen.cli.terminal.progress import PromptBar
 from llmgen.errors import ContextFullError, LLMGenError, UsageError
 
@@ -22,24 +23,11 @@ Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _Known:
-    """The beginning of a prompt, up to the end of an answer, in the tokens that the model has seen.
-
-    With other tokens for the same text, the cache could not be used.  ``pending`` are the
-    last tokens, if they hold the beginning of a character.
-    """
-
-    text: str
-    ids: list[int]
-    pending: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class State:
     """A saved state of a conversation, to go back to."""
 
     messages: list[Message]
-    known: list[_Known]
+    known: list[Known]
     written: tuple[str, bool] | None
     left_out: int
     last: GenerationResult | None
@@ -68,8 +56,8 @@ class Conversation:
 
     def __post_init__(self) -> None:
         self.session = self.llm.session()
-        self._known: list[_Known] = []
-        self._prompt = _Known("", [])
+        self._known: list[Known] = []
+        self._prompt = Known("", [])
         self._running: JoinedStream | None = None
         self._continues = False  # the running answer continues the last message
         self._counted: tuple[list[Message], int, int] | None = None
@@ -213,10 +201,10 @@ class Conversation:
         exact = result.finish_detail != "stop_string"
         tokens = list(result.token_ids) if exact else []
         pending = self._running.pending if self._running else []
-        known = _Known(self._prompt.text + result.text, self._prompt.ids + tokens, pending)
+        known = Known(self._prompt.text + result.text, self._prompt.ids + tokens, pending)
         answers = sum(message["role"] == "assistant" for message in self.messages)
         # One per answer; an unusable one never matches the beginning of a prompt.
-        unusable = _Known("\0", known.ids)
+        unusable = Known("\0", known.ids)
         self._known += [unusable] * (answers - 1 - len(self._known))
         self._known.append(known if exact else unusable)
         new = result.timings.prefill_tokens + result.completion_tokens
@@ -297,7 +285,7 @@ class Conversation:
         head = self.messages[: self._n_system]
         return [*head, *self.messages[self._n_system + self.left_out :]]
 
-    def _fitted(self, make: Callable[[], _Known]) -> _Known:
+    def _fitted(self, make: Callable[[], Known]) -> Known:
         """The prompt; if it does not fit, the oldest turns are left out, or it is refused, never silently."""
         prompt = make()
         n_ctx, before, left_out = self.llm.n_ctx, len(prompt.ids), self.left_out
@@ -343,7 +331,7 @@ class Conversation:
         turns = self._in_context()[self._n_system :]
         parts = self._parts(self._in_context())
         at = "".join(text for text, _ in parts).find(turns[0]["content"]) if turns else 0
-        head = self._ids(_before(parts, max(0, at)))
+        head = self._ids(parts_before(parts, max(0, at)))
         same = 0
         for ours, theirs in zip(head, self._prompt.ids, strict=False):
             if ours != theirs:
@@ -351,14 +339,14 @@ class Conversation:
             same += 1
         return same
 
-    def _up_to_answer(self) -> _Known:
+    def _up_to_answer(self) -> Known:
         """The prompt that ends with the last answer, in the tokens that the model has seen."""
         before = self._parts(self._in_context()[:-1])
         answer = self._written[0] if self._written else str(self.messages[-1]["content"])
         text = "".join(part for part, _ in before) + answer
         if self._known and self._known[-1].text == text:
             return self._known[-1]
-        return _Known(text, self._ids([*before, (answer, True)]))
+        return Known(text, self._ids([*before, (answer, True)]))
 
     def _parts(self, messages: list[Message]) -> list[Part]:
         keywords = self.asked.keywords
@@ -374,17 +362,17 @@ class Conversation:
         guarded = tokenizer.guarded_for(self.template.source)
         return tokenizer.encode_parts(parts, add_special=add_special, guarded=guarded)
 
-    def _encode(self) -> _Known:
+    def _encode(self) -> Known:
         """The prompt's text and ids; what the model has seen of it already, in the tokens it saw."""
         parts = self._parts(self._in_context())
         text, tokenizer = "".join(part for part, _ in parts), self.llm.tokenizer
         for known in reversed(self._known):
             if len(text) > len(known.text) and text.startswith(known.text):
-                rest = self._ids(_after(parts, len(known.text)), add_special=False)
+                rest = self._ids(parts_after(parts, len(known.text)), add_special=False)
                 # A space would be put in front of the rest if it began with text.
                 if not tokenizer.adds_space_prefix or (rest and tokenizer.is_control(rest[0])):
-                    return _Known(text, known.ids + rest)
-        return _Known(text, self._ids(parts))
+                    return Known(text, known.ids + rest)
+        return Known(text, self._ids(parts))
 
 
 def _message(text: str, thinks: bool, answer_tags: tuple[str, str] | None) -> Message:
@@ -394,23 +382,3 @@ def _message(text: str, thinks: bool, answer_tags: tuple[str, str] | None) -> Me
     if thoughts:
         message["reasoning_content"] = thoughts
     return message
-
-
-def _after(parts: list[Part], n: int) -> list[Part]:
-    """The parts without their first n characters."""
-    out: list[Part] = []
-    for text, is_data in parts:
-        if n < len(text):
-            out.append((text[n:], is_data))
-        n = max(0, n - len(text))
-    return out
-
-
-def _before(parts: list[Part], n: int) -> list[Part]:
-    """The first n characters of the parts."""
-    out: list[Part] = []
-    for text, is_data in parts:
-        if n > 0:
-            out.append((text[:n], is_data))
-        n -= len(text)
-    return out
