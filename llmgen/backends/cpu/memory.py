@@ -34,6 +34,7 @@ class Arena:
                 "choose a smaller context (-c) or a smaller model"
             ) from error
         self.data = np.frombuffer(self._memory, dtype=np.uint8)
+        self.floats = self.data[: nbytes // 4 * 4].view(np.float32)
         self.address = int(self.data.ctypes.data)
         self.nbytes = nbytes
 

@@ -393,9 +393,9 @@ class Model:
         """The logits of the last run, float32 [n, n_vocab], in place."""
         value = program.recorder.logits_value
         assert value is not None
-        first = value.offset
-        rows = self._workspace.shared.data[first : first + value.stride * n].view(np.float32)
-        return rows.reshape(n, value.stride // 4)[:, : self.config.vocab_size]
+        first, size = value.offset // 4, value.stride // 4
+        rows = self._workspace.shared.floats[first : first + size * n]
+        return rows.reshape(n, size)[:, : self.config.vocab_size]
 
 
 _models: weakref.WeakSet[Model] = weakref.WeakSet()

@@ -62,16 +62,16 @@ class Program:
         assert recorder.logits_value is not None
         self.recorder = recorder
         self.plan = Plan(recorder.steps, [recorder.logits_value])
-        self._tables: dict[int, np.ndarray] = {}
+        self._tables: dict[int, tuple[np.ndarray, tuple[int, int, int]]] = {}
 
     def table(self, n_threads: int, workspace: Workspace, library: KernelLibrary) -> tuple[int, int, int]:
         """Address of thread 0's table, bytes between the threads' tables, steps."""
-        table = self._tables.get(n_threads)
-        if table is None:
+        if n_threads not in self._tables:
             private = workspace.private(n_threads)
             table = self.plan.table(n_threads, workspace.shared.address, private, library.address)
-            self._tables[n_threads] = table
-        return table.ctypes.data, table.strides[0], len(self.plan.steps)
+            # numpy takes its time to tell an address, which this is asked for before every token
+            self._tables[n_threads] = table, (int(table.ctypes.data), table.strides[0], len(self.plan.steps))
+        return self._tables[n_threads][1]
 
 
 class Workspace:

@@ -84,27 +84,36 @@ class ThreadPolicy:
         """What a run took: ``wall`` seconds, ``lost`` of which thread 0 was off the processor, long waits."""
         if self._all == 1 or n_tokens >= _LONG_RUN or n_threads != self.current:
             return
-        times = self._times[n_threads]
-        times.append(wall if self._per_run else wall / n_tokens)
         self._left -= 1
         self._look()
         trouble = lost > _LOST_SHARE * wall or waits > _LONG_WAITS * wall * 1e3
-        if self._probing:
-            self._probe_seconds += wall
-            before = self._times[self._before]
-            hopeless = bool(before) and times[-1] > _CLEARLY_WORSE * mean(before)
-            if hopeless or len(times) == _PROBE_RUNS or self._probe_seconds > _PROBE_SECONDS:
-                self._decide()
-        elif self._watching:
-            self._troubled += trouble
-            if self._troubled == _LASTING or len(times) == _PROBE_RUNS:
-                self._watching = False
-                if self._troubled == _LASTING or self.current < self._all:
-                    self._start_probe()
+        if self._probing or self._watching:
+            self._times[n_threads].append(wall if self._per_run else wall / n_tokens)
+            if self._probing:
+                self._probe(wall)
+            else:
+                self._watch(trouble)
         elif self._left <= 0 and (trouble or self.current < self._all):
             # earlier times say nothing about now
-            times.clear()
+            self._times[n_threads].clear()
             self._watching, self._troubled = True, 0
+
+    def _watch(self, trouble: bool) -> None:
+        """A run of the current count has been timed; is another one worth a try?"""
+        self._troubled += trouble
+        lasting = self._troubled == _LASTING
+        if lasting or len(self._times[self.current]) == _PROBE_RUNS:
+            self._watching = False
+            if lasting or self.current < self._all:
+                self._start_probe()
+
+    def _probe(self, wall: float) -> None:
+        """A run of another count has been timed; decide when that is enough."""
+        self._probe_seconds += wall
+        times, before = self._times[self.current], self._times[self._before]
+        hopeless = bool(before) and times[-1] > _CLEARLY_WORSE * mean(before)
+        if hopeless or len(times) == _PROBE_RUNS or self._probe_seconds > _PROBE_SECONDS:
+            self._decide()
 
     def _look(self) -> None:
         """Let another count be tried now if there is room for one because other processes have gone."""
