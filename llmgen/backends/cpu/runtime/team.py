@@ -24,7 +24,7 @@ class _Block:
         self.n_threads = n_threads
         self.memory = np.zeros(team_bytes(n_threads) // 8 + 16, dtype=np.int64)
         self.address = -(-int(self.memory.ctypes.data) // 128) * 128
-        self.words = memoryview(self.memory)
+        self.words = self.memory.data
         """The same memory as Python's integers, which are quicker to read than numpy's."""
         self.workers: list[threading.Thread] = []
         self.pid = os.getpid()
