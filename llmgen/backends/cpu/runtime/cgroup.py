@@ -65,24 +65,26 @@ def memory_left() -> int | None:
         rest
         for folder in folders("memory")
         for names in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+            ("memory.max", "memory.current", ""),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
         )
         if (rest := _memory_left(folder, *names)) is not None
     ]
     return min(left, default=None)
 
 
-def _memory_left(folder: Path, limit_name: str, used_name: str, cached: str) -> int | None:
+def _memory_left(folder: Path, limit_name: str, used_name: str, prefix: str) -> int | None:
+    """``prefix``: of the names in memory.stat that include the groups within this one."""
     try:
         limit = (folder / limit_name).read_text().strip()
         if limit == "max":
             return None
         left = max(0, int(limit) - int((folder / used_name).read_text()))
-        # Inactive page cache counts as used, and a model file that was read is in it.
+        # The page cache counts as used, and a model file is in it: as inactive once it was read, as active once it
+        # was read again.  The system takes both back, and counts both as available in /proc/meminfo.
         for line in (folder / "memory.stat").read_text().splitlines():
             name, _, value = line.partition(" ")
-            if name == cached:
+            if name in (f"{prefix}inactive_file", f"{prefix}active_file"):
                 left += int(value)
     except (OSError, ValueError):
         return None

@@ -72,13 +72,20 @@ def test_threads_follow_the_quota(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "files"),
     [
-        ("a", {"memory_max": "3000", "memory_current": "2500", "memory_stat": "x 1\ninactive_file 100"}),
+        (
+            "a",
+            {
+                "memory_max": "3000",
+                "memory_current": "2500",
+                "memory_stat": "x 1\ninactive_file 60\nactive_file 40",
+            },
+        ),
         (
             "memory/a",
             {
                 "memory_limit_in_bytes": "3000",
                 "memory_usage_in_bytes": "2500",
-                "memory_stat": "total_inactive_file 100",
+                "memory_stat": "inactive_file 7\ntotal_inactive_file 60\ntotal_active_file 40",
             },
         ),
     ],
