@@ -187,9 +187,11 @@ def _centred(b: Any, w: Any, x: Any, centre: int, signed: bool) -> Any:
     """i32: the dots of w - centre and x."""
     middle = _constant(8, WIDTH, centre - 256 if centre > 127 else centre)
     if FUSED:
-        none = _constant(32, WIDTH // 4, 0)
-        dots = _accumulate(b, none, w, x)
-        return b.sub(dots, _accumulate(b, none, middle, x)) if centre else dots
+        # sums begin with what the centre takes off: rows that meet the same activations share it
+        start = _constant(32, WIDTH // 4, 0)
+        if centre:
+            start = b.sub(start, _accumulate(b, start, middle, x))
+        return _accumulate(b, start, w, x)
     if signed:
         return _pairs_to_i32(b, _pairs_to_i16(b, *_abs_and_signed(b, w, x)))
     pairs = _pairs_to_i16(b, w, x)

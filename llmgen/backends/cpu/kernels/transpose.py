@@ -9,9 +9,9 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from llmgen.backends.cpu.kernels.arm import MATRICES
-from llmgen.backends.cpu.kernels.simd import i8x32, i32x8, i64x4, offset, permute, pointer
+from llmgen.backends.cpu.kernels.simd import i8x32, i8x64, i32x8, i32x16, i64x4, offset, permute, pointer
 
-_EIGHT = types.UniTuple(i8x32, 8)
+_EIGHT, _EIGHT_PAIRS = types.UniTuple(i8x32, 8), types.UniTuple(i8x64, 8)
 
 
 def transposed_storer(stride: int) -> Any:
@@ -41,6 +41,36 @@ def transposed_storer(stride: int) -> Any:
         return types.void(types.intp, _EIGHT), generate
 
     return store
+
+
+@intrinsic
+def store_pairs_of_panel(typing_context: Any, out: Any, apart: Any, rows: Any) -> Any:
+    """As ``store_transposed_64``, of eight rows of twice 32 bytes; the second 32 go ``apart`` bytes further."""
+
+    def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        v = [b.bitcast(b.extract_value(args[2], r), i32x16.llvm) for r in range(8)]
+
+        def in_fours(x: Any, lanes: Sequence[int], y: Any) -> Any:
+            """Lanes of every four of x and, from 4 on, of y."""
+            order = [4 * q + (lane if lane < 4 else lane + 12) for q in range(4) for lane in lanes]
+            return permute(b, x, order, y)
+
+        # words of four rows change places within fours, then the fours of both halves of the rows come together
+        fours = []
+        for r in (0, 4):
+            low = [in_fours(v[k], [0, 4, 1, 5], v[k + 1]) for k in (r, r + 2)]
+            high = [in_fours(v[k], [2, 6, 3, 7], v[k + 1]) for k in (r, r + 2)]
+            fours.append(
+                [in_fours(x, words, y) for x, y in (low, high) for words in ([0, 1, 4, 5], [2, 3, 6, 7])]
+            )
+        places = [args[0], b.add(args[0], args[1])]
+        for g, (first, last) in enumerate(zip(*fours, strict=True)):
+            for q in range(4):
+                column = permute(b, first, [*range(4 * q, 4 * q + 4), *range(16 + 4 * q, 20 + 4 * q)], last)
+                b.store(column, pointer(b, offset(b, places[q // 2], 64 * (g + 4 * (q % 2)))), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, _EIGHT_PAIRS), generate
 
 
 def _eights_storer(stride: int, order: Sequence[int]) -> Any:

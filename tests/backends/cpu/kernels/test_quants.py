@@ -213,8 +213,9 @@ def test_weights_are_exact(key: str) -> None:
 
 @pytest.mark.parametrize(("key", "n_scales"), [("mxfp4", 1), ("nvfp4", 4)])
 def test_every_scale_of_eight_bits(key: str, n_scales: int) -> None:
-    m = random_matrix(key, 256, 2 * TABLE[key].block, np.random.default_rng(13))
-    m.data.reshape(256, 2, -1)[..., :n_scales] = np.arange(256)[:, None, None]
+    """In a whole step of NVFP4, which reads the scales of four blocks at once, and in the blocks after it."""
+    m = random_matrix(key, 256, 6 * TABLE[key].block, np.random.default_rng(13))
+    m.data.reshape(256, 6, -1)[..., :n_scales] = np.arange(256)[:, None, None]
     np.testing.assert_array_equal(embed(m, list(range(256))).view(np.uint32), m.floats().view(np.uint32))
     x = activations(3, m.n_cols, np.random.default_rng(14))
     usual = Matrix(key, m.data[40:230], m.n_cols)  # where neither weights nor products leave float32's range

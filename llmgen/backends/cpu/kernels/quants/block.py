@@ -52,6 +52,8 @@ class Block:
     zero: int = 0  # what the weights of a panel are too large by
     # (p, j) -> two integers, the small scales of the halves of the j-th 32 weights; for types with product_bits
     small_scales: Any = None
+    # (p, i) -> i8x64: the i-th 64 weights of a block, where that is quicker than twice 32
+    pairs: Any = None
 
 
 @dataclass(frozen=True)

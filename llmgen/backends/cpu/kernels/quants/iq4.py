@@ -16,7 +16,7 @@ from llvmlite import ir
 from llmgen.backends.cpu.kernels import half
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.quants.lanes import i16_rows, nibble_codes
-from llmgen.backends.cpu.kernels.quants.pairs import lookup64, nibbles64
+from llmgen.backends.cpu.kernels.quants.pairs import nibble_values64
 from llmgen.backends.cpu.kernels.quants.scaled import scaled
 from llmgen.backends.cpu.kernels.quants.vectors import fields, lookup, nibbles32, splat_to
 from llmgen.backends.cpu.kernels.simd import Vec, constant, i32x16, load_f16, splat, to_float
@@ -45,8 +45,10 @@ IQ4_NL = scaled(
 )
 
 scale_low = fields([0] * 16, [4 * (k // 2) for k in range(16)], bits=4)
-scale_high = fields([0] * 16, [2 * (k // 2) for k in range(16)], bits=2)
-sixteens, thirty_twos = constant(i32x16, [16] * 16), constant(i32x16, [32] * 16)
+# From a byte further: the compiler would make one load of the word at the block and of its first half, d, and move
+# that from register to register.
+scale_high = fields([0] * 16, [8 + 2 * (k // 2) for k in range(16)], bits=2, to=4)
+thirty_twos = constant(i32x16, [32] * 16)
 
 
 @inline
@@ -56,16 +58,16 @@ def _xs_weights(p, j):  # type: ignore[no-untyped-def]
 
 @inline
 def _xs_scales(p):  # type: ignore[no-untyped-def]
-    packed = scale_low(p + 4) + scale_high(p + 2) * sixteens() - thirty_twos()
+    packed = scale_low(p + 4) + scale_high(p + 1) - thirty_twos()
     return to_float(packed) * splat(load_f16(p))
 
 
-two_nibbles, two_values = nibbles64(16), lookup64(VALUES)
+two_values = nibble_values64(16, VALUES)
 
 
 @inline
 def _xs_pairs(p, i):  # type: ignore[no-untyped-def]
-    return two_values(two_nibbles(p + 8 + 32 * i))
+    return two_values(p + 8 + 32 * i)
 
 
 IQ4_XS = scaled("iq4_xs", _xs_weights, _xs_scales, pairs=_xs_pairs)

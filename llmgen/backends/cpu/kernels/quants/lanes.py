@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 
 from llmgen.backends.cpu.kernels.dot import ARM, NATIVE, WIDTH, emit_short_sum, emit_sum, unsigned
 from llmgen.backends.cpu.kernels.quants.block import Lanes
-from llmgen.backends.cpu.kernels.quants.vectors import emit_lookup
+from llmgen.backends.cpu.kernels.quants.vectors import emit_nibble_lookup
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     I64,
@@ -193,8 +193,8 @@ def nibble_codes(
 
     def prepare(b: Any, loaded: list[Any]) -> list[Any]:
         scales, *groups = loaded
-        nibbles = [low_nibbles(b, v) for v in groups] + [high_nibbles(b, v) for v in groups]
-        return [as_float(b, scales), *(emit_lookup(b, v, values) for v in nibbles)]
+        both = [*groups, *(upper_nibbles(b, v) for v in groups)]
+        return [as_float(b, scales), *(emit_nibble_lookup(b, v, values) for v in both)]
 
     return lanes([scale, *[bytes_rows] * 4], read, prepare, bits, False, zero)
 
@@ -266,11 +266,13 @@ def low_nibbles(b: Any, v: Any) -> Any:
 
 
 def high_nibbles(b: Any, v: Any) -> Any:
-    # there is no shift of bytes: shift longer numbers and mask away what comes in from the neighbour
+    return low_nibbles(b, upper_nibbles(b, v))
+
+
+def upper_nibbles(b: Any, v: Any) -> Any:
+    """The high nibbles, and above them bits of the neighbours: there is no shift of bytes."""
     words = ir.VectorType(I64, WIDTH // 8)
-    return low_nibbles(
-        b, b.bitcast(b.lshr(b.bitcast(v, words), ir.Constant(words, [4] * words.count)), v.type)
-    )
+    return b.bitcast(b.lshr(b.bitcast(v, words), ir.Constant(words, [4] * words.count)), v.type)
 
 
 def with_fifth(b: Any, words: Any, registers: Sequence[Any]) -> list[Any]:

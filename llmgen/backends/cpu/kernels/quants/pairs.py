@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.dot import ARM, AVX512, LEVEL, WIDTH
-from llmgen.backends.cpu.kernels.quants.vectors import emit_lookup
+from llmgen.backends.cpu.kernels.quants.vectors import emit_nibble_lookup
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     I64,
@@ -36,8 +36,8 @@ LOOKS_UP_64 = not ARM and LEVEL != "generic"
 # ---- nibbles -----------------------------------------------------------------------------
 
 
-def nibbles64(run: int) -> Any:
-    """``f(p)``: of each ``run`` bytes (8 or 16) of 32 at p, the low nibbles, then the high ones."""
+def nibble_values64(run: int, table: Sequence[int]) -> Any:
+    """``f(p)``: what a table has for the nibbles of 32 bytes: of each ``run`` (8 or 16) the low, then the high ones."""
     n = run // 8
     lanes = [n * (lane // (2 * n)) + lane % n for lane in range(8)]
     shifts = [4 * (lane // n % 2) for lane in range(8)]
@@ -45,20 +45,11 @@ def nibbles64(run: int) -> Any:
     def emit(b: Any, p: Any) -> Any:
         words = permute(b, b.load(pointer(b, p), align=1, typ=ir.VectorType(ir.IntType(64), 4)), lanes)
         shifted = b.bitcast(b.lshr(words, ir.Constant(i64x8.llvm, shifts)), i8x64.llvm)
-        return b.and_(shifted, ir.Constant(i8x64.llvm, [15] * 64))
-
-    return unary(types.intp, i8x64, emit)
-
-
-def lookup64(table: Sequence[int]) -> Any:
-    """``f(codes)``: 64 bytes 0..15 -> the signed bytes of a table."""
-
-    def emit(b: Any, codes: Any) -> Any:
-        parts = [permute(b, codes, range(at, at + WIDTH)) for at in range(0, 64, WIDTH)]
-        found = [emit_lookup(b, part, table) for part in parts]
+        parts = [permute(b, shifted, range(at, at + WIDTH)) for at in range(0, 64, WIDTH)]
+        found = [emit_nibble_lookup(b, part, table) for part in parts]
         return found[0] if len(found) == 1 else permute(b, found[0], range(64), found[1])
 
-    return unary(i8x64, i8x64, emit)
+    return unary(types.intp, i8x64, emit)
 
 
 # ---- codebooks ---------------------------------------------------------------------------

@@ -27,15 +27,15 @@ from llmgen.backends.cpu.kernels.quants.passes import (
     zero_sums,
 )
 from llmgen.backends.cpu.kernels.quants.products import products
-from llmgen.backends.cpu.kernels.simd import constant, i8x32, load_f32x16, store_f32x16
-from llmgen.backends.cpu.kernels.transpose import HALF_PANEL, store_rows_of_panel
+from llmgen.backends.cpu.kernels.simd import Vec, constant, i8x32, i8x64, load_f32x16, store_f32x16
+from llmgen.backends.cpu.kernels.transpose import HALF_PANEL, store_pairs_of_panel, store_rows_of_panel
 
 at = places(Panel)
 
 
-def _less(weights_of: Any, zero: int) -> Any:
+def _less(weights_of: Any, zero: int, kind: Vec) -> Any:
     """The weights, less their zero point."""
-    less_by = constant(i8x32, [zero] * 32)
+    less_by = constant(kind, [zero] * kind.n)
 
     @inline
     def less(p, j):  # type: ignore[no-untyped-def]
@@ -47,10 +47,12 @@ def _less(weights_of: Any, zero: int) -> Any:
 def _make(quant: QuantType, functions: Block) -> Any:
     weights_of, scales_of, zero = functions.weights, functions.panel_scales, functions.zero
     has_products = bool(quant.product_bits) and FUSED
+    by_pairs = functions.pairs is not None and not has_products
+    pairs_of = functions.pairs if by_pairs else weights_of
     if zero and (SIGNED or has_products):
-        weights_of, zero = _less(weights_of, zero), 0
+        weights_of, pairs_of, zero = _less(weights_of, zero, i8x32), _less(pairs_of, zero, i8x64), 0
     if has_products:
-        weights_of = products(weights_of, functions.small_scales)
+        weights_of = products(weights_of, functions.small_scales, quant.product_bits)
     panel_bytes, block_bytes, sub_blocks = quant.panel_bytes, quant.block_bytes, quant.block // 32
     begin_tiles = amx.configuring(quant.two_scales)
     multiply = pass_of(quant, functions.has_offset, zero)
@@ -60,6 +62,38 @@ def _make(quant: QuantType, functions: Block) -> Any:
         # rows behind the last repeat it; their results land in the padding of the output
         row = min(row, n_rows - 1)
         return copy_address if row == copied_row else weights + row * row_bytes
+
+    @inline
+    def rows_by_halves(p0, p1, p2, p3, p4, p5, p6, p7, o):  # type: ignore[no-untyped-def]
+        for j in range(sub_blocks):
+            rows = (
+                weights_of(p0, j),
+                weights_of(p1, j),
+                weights_of(p2, j),
+                weights_of(p3, j),
+                weights_of(p4, j),
+                weights_of(p5, j),
+                weights_of(p6, j),
+                weights_of(p7, j),
+            )
+            store_rows_of_panel(o + j * panel_bytes, rows)
+
+    @inline
+    def rows_by_pairs(p0, p1, p2, p3, p4, p5, p6, p7, o):  # type: ignore[no-untyped-def]
+        for i in range(sub_blocks // 2):
+            rows = (
+                pairs_of(p0, i),
+                pairs_of(p1, i),
+                pairs_of(p2, i),
+                pairs_of(p3, i),
+                pairs_of(p4, i),
+                pairs_of(p5, i),
+                pairs_of(p6, i),
+                pairs_of(p7, i),
+            )
+            store_pairs_of_panel(o + 2 * i * panel_bytes, panel_bytes, rows)
+
+    unpack_rows = rows_by_pairs if by_pairs else rows_by_halves
 
     @inline
     def unpack_panel(weights, row_bytes, row, n_rows, copied_row, copy_address, start, n, panel):  # type: ignore[no-untyped-def]
@@ -77,18 +111,17 @@ def _make(quant: QuantType, functions: Block) -> Any:
             o = panel
             for block in range(start, start + n):
                 at = block * block_bytes
-                for j in range(sub_blocks):
-                    rows = (
-                        weights_of(p0 + at, j),
-                        weights_of(p1 + at, j),
-                        weights_of(p2 + at, j),
-                        weights_of(p3 + at, j),
-                        weights_of(p4 + at, j),
-                        weights_of(p5 + at, j),
-                        weights_of(p6 + at, j),
-                        weights_of(p7 + at, j),
-                    )
-                    store_rows_of_panel(o + j * panel_bytes + HALF_PANEL * half, rows)
+                unpack_rows(
+                    p0 + at,
+                    p1 + at,
+                    p2 + at,
+                    p3 + at,
+                    p4 + at,
+                    p5 + at,
+                    p6 + at,
+                    p7 + at,
+                    o + HALF_PANEL * half,
+                )
                 s = o + 512 + 32 * half
                 scales_of(p0 + at, s, panel_bytes)
                 scales_of(p1 + at, s + 4, panel_bytes)

@@ -47,29 +47,38 @@ SCALES = (640, 768)
 # ---- products in the panel -----------------------------------------------------------------
 
 
-def _times(b: Any, v: Any, first: Any, second: Any) -> Any:
-    """Bytes times small numbers, their lower eight bits: the first 16 by one number, the others by the second."""
+def _times(bits: int) -> Any:
+    """``f(v, first, second)``: bytes times small numbers: the first 16 by one number, the others by the second.
+
+    bits: of the products; fewer than eight are unsigned.
+    """
     kind = i16x16.llvm
-    halves = [
-        splat_value(b, b.trunc(n, ir.IntType(16)), ir.VectorType(ir.IntType(16), 8)) for n in (first, second)
-    ]
-    factors = b.shuffle_vector(*halves, ir.Constant(ir.VectorType(I32, 16), list(range(16))))
-    pairs = b.bitcast(v, kind)
-    lower = b.and_(b.mul(pairs, factors), ir.Constant(kind, [0xFF] * 16))
-    upper = b.mul(b.and_(pairs, ir.Constant(kind, [-256] * 16)), factors)
-    return b.bitcast(b.or_(lower, upper), i8x32.llvm)
+
+    def emit(b: Any, v: Any, first: Any, second: Any) -> Any:
+        halves = [
+            splat_value(b, b.trunc(n, ir.IntType(16)), ir.VectorType(ir.IntType(16), 8))
+            for n in (first, second)
+        ]
+        factors = b.shuffle_vector(*halves, ir.Constant(ir.VectorType(I32, 16), list(range(16))))
+        pairs = b.bitcast(v, kind)
+        both = b.mul(pairs, factors)
+        if bits < 8:  # the lower product of a pair stays below 256, out of the upper one
+            return b.bitcast(both, i8x32.llvm)
+        lower = b.and_(both, ir.Constant(kind, [0xFF] * 16))
+        upper = b.mul(b.and_(pairs, ir.Constant(kind, [-256] * 16)), factors)
+        return b.bitcast(b.or_(lower, upper), i8x32.llvm)
+
+    return ternary((i8x32, types.int64, types.int64), i8x32, emit)
 
 
-_multiplied = ternary((i8x32, types.int64, types.int64), i8x32, _times)
-
-
-def products(weights: Any, small_scales: Any) -> Any:
-    """``f(p, j)``: the j-th 32 weights of the block at p, times their small scales."""
+def products(weights: Any, small_scales: Any, bits: int) -> Any:
+    """``f(p, j)``: the j-th 32 weights of the block at p, times their small scales: products of ``bits`` bits."""
+    times = _times(bits)
 
     @inline
     def multiplied(p, j):  # type: ignore[no-untyped-def]
         first, second = small_scales(p, j)
-        return _multiplied(weights(p, j), first, second)
+        return times(weights(p, j), first, second)
 
     return multiplied
 

@@ -20,6 +20,7 @@ from llmgen.backends.cpu.kernels.abi import inline
 from llmgen.backends.cpu.kernels.dot import FUSED, row_dot
 from llmgen.backends.cpu.kernels.quants import TABLE
 from llmgen.backends.cpu.kernels.quants.block import Block, Lanes, Row
+from llmgen.backends.cpu.kernels.quants.pairs import GATHERS
 from llmgen.backends.cpu.kernels.quants.products import storing
 from llmgen.backends.cpu.kernels.quants.vectors import join_i8x32, keep_lanes
 from llmgen.backends.cpu.kernels.simd import (
@@ -65,7 +66,8 @@ def scaled(
     weights: (p, j) -> i8x32, the j-th 32 weights of the block at p: unsigned and of the bits
     that ``TABLE`` says, or for 8 bits signed.  scales, offsets: (p) -> float32, one for every 16
     weights of the block.  dot: for blocks of 32 weights, how rows side by side meet a token.
-    pairs: (p, i) -> i8x64, the i-th 64 weights, if that is quicker than twice 32, for a single row.
+    pairs: (p, i) -> i8x64, the i-th 64 weights, if that is quicker than twice 32: for a single row, and at level
+    amx for panels, too.
     scales_of_step: (p, n) -> f32x16, of the first n blocks of a step, if that is quicker than block after
     block; behind them may be anything.  small_scales, scale: of types with ``product_bits``, whose scales
     are products: (p, j) -> the integers of the halves of the j-th 32 weights, and (p) -> what they multiply.
@@ -86,6 +88,7 @@ def scaled(
         has_offset=offsets is not None,
         zero=zero,
         small_scales=small_scales,
+        pairs=pairs if GATHERS else None,
     )
 
 
@@ -235,11 +238,12 @@ def _scale_storer(vec: Vec, halves: bool, at: int) -> Any:
     def store(typing_context: Any, o: Any, stride: Any, values: Any) -> Any:
         def generate(context: Any, b: Any, sig: Any, args: Any) -> Any:
             o, stride, values = args
+            values = b.fneg(values) if at else values
             for lane in range(0, vec.n, 1 if halves else 2):
                 value = b.extract_element(values, ir.Constant(I32, lane))
                 address = b.add(o, b.mul(stride, ir.Constant(stride.type, lane // 2)))
                 place = pointer(b, offset(b, address, at + 128 * (lane % 2)))
-                b.store(b.fneg(value) if at else value, place, align=4)
+                b.store(value, place, align=4)
             return context.get_dummy_value()
 
         return types.void(types.intp, types.intp, vec), generate

@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from llmgen.backends.cpu.kernels.dot import AVX512, LEVEL
+from llmgen.backends.cpu.kernels.dot import AVX512, LEVEL, NATIVE
 from llmgen.backends.cpu.kernels.simd import (
     I32,
     I64,
@@ -117,14 +117,14 @@ def splat_to(vec: Vec) -> Any:
     return unary(types.float32, vec, lambda b, x: splat_value(b, x, vec.llvm))
 
 
-def fields(words: Sequence[int], shifts: Sequence[int], bits: int) -> Any:
-    """``f(p)``, i32x16: of the 32-bit words at p, for each lane a field of so many bits of one word."""
+def fields(words: Sequence[int], shifts: Sequence[int], bits: int, to: int = 0) -> Any:
+    """``f(p)``, i32x16: of the 32-bit words at p, for each lane a field of so many bits of one word, at bit ``to``."""
 
     def emit(b: Any, p: Any) -> Any:
         memory = ir.VectorType(I32, max(words) + 1)
         loaded = permute(b, b.load(pointer(b, p), align=1, typ=memory), words)
-        shifted = b.lshr(loaded, ir.Constant(i32x16.llvm, list(shifts)))
-        return b.and_(shifted, ir.Constant(i32x16.llvm, [(1 << bits) - 1] * 16))
+        shifted = b.lshr(loaded, ir.Constant(i32x16.llvm, [shift - to for shift in shifts]))
+        return b.and_(shifted, ir.Constant(i32x16.llvm, [((1 << bits) - 1) << to] * 16))
 
     return unary(types.intp, i32x16, emit)
 
@@ -162,6 +162,23 @@ def _in_parts(b: Any, codes: Any, n: int, name: str, table: Sequence[int]) -> An
         pairs = zip(parts[::2], parts[1::2], strict=True)
         parts = [permute(b, x, range(2 * x.type.count), y) for x, y in pairs]
     return parts[0]
+
+
+PERMUTES_BYTES = AVX512 and "+avx512vbmi" in target().features.split(",")
+"""``vpermb`` is there, which looks up among 64 bytes."""
+
+
+def emit_nibble_lookup(b: Any, v: Any, table: Sequence[int]) -> Any:
+    """The lower four bits of each byte -> the signed bytes of a table of 16."""
+    n = v.type.count
+    if not (PERMUTES_BYTES and n == 64):
+        return emit_lookup(b, b.and_(v, ir.Constant(v.type, [15] * n)), table)
+    # the table stands there four times, so the two bits above do not matter
+    flip = ir.Constant(v.type, [-128 if min(table) < 0 and NATIVE else 0] * n)
+    values = b.xor(ir.Constant(v.type, list(table) * 4), flip)
+    found = call_intrinsic(b, "llvm.x86.avx512.permvar.qi.512", v.type, [values, v])
+    # signed values leave as ``dot.unsigned`` makes them, which then is no operation any more
+    return b.xor(found, flip)
 
 
 def _selected(b: Any, codes: Any, table: Sequence[int]) -> Any:
