@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from llmgen.model.blocks import Windowed
 from llmgen.model.keys import Keys
 from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.positions import Windowed
 from llmgen.model.rope import Rope
 from llmgen.model.states import State
 from llmgen.model.weights import Weights

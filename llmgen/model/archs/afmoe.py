@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from llmgen.model.archs import architecture
 from llmgen.model.archs.gated import GatedAttention
-from llmgen.model.blocks import LocalRopes, Sandwich
+from llmgen.model.blocks import Sandwich
 from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, Value
+from llmgen.model.positions import LocalRopes
 from llmgen.model.rope import NOPE, Rope
 from llmgen.model.weights import Weights
 

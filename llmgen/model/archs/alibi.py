@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import Alibi, Clamped, LayerNorms, LearnedPositions, PreNorm
+from llmgen.model.blocks import Clamped, LayerNorms, PreNorm
 from llmgen.model.keys import Keys
 from llmgen.model.ops import Ops, Value
+from llmgen.model.positions import Alibi, LearnedPositions
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Weights
 

@@ -9,13 +9,14 @@ from typing import Any, Self
 import numpy as np
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import DraftLayers, PerLayer, Sections
+from llmgen.model.blocks import DraftLayers, PerLayer
 from llmgen.model.delta_net import KimiDeltaAttention
 from llmgen.model.hybrid import Hybrid
 from llmgen.model.keys import MAX_FEED_FORWARD, MAX_LAYERS, Keys
 from llmgen.model.latent import LatentAttention
 from llmgen.model.mixtures import MAX_EXPERTS, Mixture
 from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.positions import Sections
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Weights
 

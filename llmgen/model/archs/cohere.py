@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import DraftLayers, LayerNormedHeads, LayerNorms, Parallel, Windowed
+from llmgen.model.blocks import DraftLayers, LayerNormedHeads, LayerNorms, Parallel
 from llmgen.model.keys import MAX_FEED_FORWARD, Keys
 from llmgen.model.mixtures import MAX_EXPERTS, Mixture
 from llmgen.model.ops import Ops, Value
+from llmgen.model.positions import Windowed
 from llmgen.model.rope import NOPE, Rope
 from llmgen.model.weights import Matrix, Weights
 

@@ -8,11 +8,12 @@ from typing import Any, Self
 import numpy as np
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import DraftLayers, LocalRopes, PerLayer
+from llmgen.model.blocks import DraftLayers, PerLayer
 from llmgen.model.indexer import Indexed
 from llmgen.model.keys import MAX_CONTEXT, MAX_HEADS, MAX_LAYERS, Keys
 from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.positions import LocalRopes
 from llmgen.model.rope import Rope
 from llmgen.model.states import State
 from llmgen.model.weights import Weights

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import PreNorm, Sections
+from llmgen.model.blocks import PreNorm
 from llmgen.model.keys import MAX_LAYERS, Keys
 from llmgen.model.mixtures import Mixture
+from llmgen.model.positions import Sections
 from llmgen.model.weights import Weights
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import DraftLayers, PostNorm, Windowed
+from llmgen.model.blocks import DraftLayers, PostNorm
 from llmgen.model.keys import MAX_CONTEXT, Keys
 from llmgen.model.ops import Ops
+from llmgen.model.positions import Windowed
 from llmgen.model.rope import NOPE, Rope
 from llmgen.model.weights import Weights
 

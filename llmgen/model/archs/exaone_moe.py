@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import DraftLayers, Windowed
+from llmgen.model.blocks import DraftLayers
 from llmgen.model.keys import Keys
 from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops
+from llmgen.model.positions import Windowed
 from llmgen.model.rope import NOPE, Rope
 from llmgen.model.weights import Weights
 

@@ -9,9 +9,10 @@ from typing import Any, Self
 import numpy as np
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import NormedAfterRope, PreNorm, Sandwich, Windowed
+from llmgen.model.blocks import PreNorm, Sandwich
 from llmgen.model.keys import MAX_LAYERS, Keys
 from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.positions import NormedAfterRope, Windowed
 from llmgen.model.rope import NOPE, Rope
 from llmgen.model.weights import Weights
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import PreNorm, Sandwich, Windowed
+from llmgen.model.blocks import PreNorm, Sandwich
 from llmgen.model.keys import Keys
 from llmgen.model.ops import Ops, Value
+from llmgen.model.positions import Windowed
 from llmgen.model.rope import Rope, RopeScaling
 from llmgen.model.weights import Matrix, Weights
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import DraftLayers, PreNorm, Sandwich, Sections
+from llmgen.model.blocks import DraftLayers, PreNorm, Sandwich
 from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, Value
+from llmgen.model.positions import Sections
 from llmgen.model.weights import Weights
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import LayerNorms, LearnedPositions, PreNorm
+from llmgen.model.blocks import LayerNorms, PreNorm
 from llmgen.model.keys import Keys
 from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.positions import LearnedPositions
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Matrix, Weights
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import LocalRopes
 from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops
+from llmgen.model.positions import LocalRopes
 from llmgen.model.weights import Weights
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import NormedAfterRope, Sections
 from llmgen.model.keys import Keys
 from llmgen.model.mixtures import Mixture
+from llmgen.model.positions import NormedAfterRope, Sections
 
 
 @architecture("hunyuan_vl", "hunyuan-dense")

@@ -7,10 +7,11 @@ from typing import Any, Self
 
 from llmgen.model.archs import architecture
 from llmgen.model.archs.gated import GatedAttention
-from llmgen.model.blocks import LocalRopes, PerLayer
+from llmgen.model.blocks import PerLayer
 from llmgen.model.keys import MAX_FEED_FORWARD, MAX_HEADS, Keys
 from llmgen.model.mixtures import MAX_EXPERTS, Mixture
 from llmgen.model.ops import Ops, Value
+from llmgen.model.positions import LocalRopes
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Weights
 

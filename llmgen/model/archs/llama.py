@@ -9,10 +9,11 @@ from typing import Any, Self
 import numpy as np
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import NormedAfterRope, PreNorm
+from llmgen.model.blocks import PreNorm
 from llmgen.model.keys import Keys
 from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.positions import NormedAfterRope
 from llmgen.model.rope import NOPE, Rope, RopeScaling
 from llmgen.model.weights import Weights
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import Windowed
 from llmgen.model.keys import MAX_LAYERS, Keys
 from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.positions import Windowed
 from llmgen.model.rope import NOPE, Rope
 from llmgen.model.states import KV, State
 from llmgen.model.weights import Weights

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import LocalRopes
 from llmgen.model.mixtures import ClampedExperts
 from llmgen.model.ops import Ops
+from llmgen.model.positions import LocalRopes
 from llmgen.model.rope import NOPE, Rope
 from llmgen.model.weights import Weights
 

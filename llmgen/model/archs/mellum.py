@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import Windowed
 from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops
+from llmgen.model.positions import Windowed
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Weights
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import DraftLayers, LocalRopes, PerLayer
+from llmgen.model.blocks import DraftLayers, PerLayer
 from llmgen.model.keys import Keys
 from llmgen.model.mixtures import ByTensors
 from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.positions import LocalRopes
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Weights
 

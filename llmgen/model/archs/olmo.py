@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import Clamped, NormedWidth, PostNorm, PreNorm, Windowed
+from llmgen.model.blocks import Clamped, NormedWidth, PostNorm, PreNorm
 from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, Value
+from llmgen.model.positions import Windowed
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Weights
 

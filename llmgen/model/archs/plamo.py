@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import Parallel, PerLayer, Sandwich, Windowed
+from llmgen.model.blocks import Parallel, PerLayer, Sandwich
 from llmgen.model.hybrid import Hybrid, convolved
 from llmgen.model.keys import Keys
 from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.positions import Windowed
 from llmgen.model.rope import Rope
 from llmgen.model.state_space import Mamba2Layer
 from llmgen.model.states import Recurrent, State

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import PreNorm, Sections
+from llmgen.model.blocks import PreNorm
 from llmgen.model.keys import MAX_FEED_FORWARD, Keys
 from llmgen.model.mixtures import GatedShared, Mixture
 from llmgen.model.ops import Ops, Value
+from llmgen.model.positions import Sections
 from llmgen.model.weights import Weights
 
 

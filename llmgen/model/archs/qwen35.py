@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import DraftLayers, Sections
+from llmgen.model.blocks import DraftLayers
 from llmgen.model.delta_net import DeltaNet
 from llmgen.model.hybrid import Hybrid, recurrent_layers
 from llmgen.model.keys import Keys
 from llmgen.model.mixtures import GatedShared
 from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.positions import Sections
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Weights
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import LocalRopes
 from llmgen.model.keys import MAX_CONTEXT, Keys
 from llmgen.model.mixtures import Mixture
 from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.positions import LocalRopes
 from llmgen.model.rope import NOPE, Rope
 from llmgen.model.weights import Weights
 

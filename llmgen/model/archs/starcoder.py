@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from llmgen.model.archs import architecture
-from llmgen.model.blocks import LayerNorms, LearnedPositions, PreNorm
+from llmgen.model.blocks import LayerNorms, PreNorm
+from llmgen.model.positions import LearnedPositions
 
 
 @architecture("starcoder")

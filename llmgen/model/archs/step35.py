@@ -9,10 +9,11 @@ import numpy as np
 
 from llmgen.model.archs import architecture
 from llmgen.model.archs.gated import GatedAttention
-from llmgen.model.blocks import DraftLayers, LocalRopes, PerLayer
+from llmgen.model.blocks import DraftLayers, PerLayer
 from llmgen.model.keys import MAX_CONTEXT, MAX_HEADS, MAX_LAYERS, Keys
 from llmgen.model.mixtures import ByTensors
 from llmgen.model.ops import Ops, StateHandle, Value
+from llmgen.model.positions import LocalRopes
 from llmgen.model.rope import Rope
 from llmgen.model.weights import Weights
 
