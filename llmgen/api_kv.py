@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from llmgen.backends.cpu.dry_run import dry_run
-from llmgen.backends.cpu.kernels.kv import attention_kernel
+from llmgen.backends.cpu.kernels.kv import attention_kernel, store_kernel
 from llmgen.backends.cpu.machine import machine
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model
@@ -127,7 +127,7 @@ def _kernels(candidates: Sequence[KVCacheConfig]) -> list[str]:
     names = []
     for kinds in (REFERENCE, *candidates):
         names += [attention_kernel(role, kinds.k, kinds.v) for role in ("blocks", "tiles")]
-        names += [f"cache:keys_{kinds.k}", f"cache:values_{kinds.v}"]
+        names.append(store_kernel(kinds.k, kinds.v))
     return list(dict.fromkeys(names))
 
 

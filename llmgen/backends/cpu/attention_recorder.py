@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.cpu.binding import Binding
-from llmgen.backends.cpu.kernels.kv import attention_kernel
+from llmgen.backends.cpu.kernels.kv import attention_kernel, store_kernel
 from llmgen.backends.cpu.kernels.layout import FIELDS
-from llmgen.backends.cpu.plan import EVERYTHING, Access, Value
+from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Value
 from llmgen.backends.cpu.recorder import Recorder
 from llmgen.backends.cpu.states import PlacedKV
 from llmgen.model.weights import Vector
@@ -26,17 +26,29 @@ class AttentionRecorder(Recorder):
 
     def store(self, k: Value | None, v: Value | None, state: PlacedKV) -> None:
         self._cache_written = Value(0, 0, 0, False)
-        if k is not None:
-            self._store(f"cache:keys_{state.keys.key}", k, state.key_dim, state.key_offset, state)
-        if v is not None:
-            self._store(f"cache:values_{state.values.key}", v, state.value_dim, state.value_offset, state)
+        self._store(state, k, v)
 
-    def _store(self, kernel: str, x: Value, n: int, at: int, state: PlacedKV) -> None:
-        """Emit the step that appends x, n numbers a head, to the part of the cache at ``at``."""
+    def _store(
+        self, state: PlacedKV, k: Value | None = None, v: Value | None = None, **arguments: Value | At
+    ) -> None:
+        """Emit the step that appends keys, values or both; arguments: what is otherwise than usual."""
+        kinds = None if k is None else state.keys.key, None if v is None else state.values.key
+        rows = {name: x for name, x in (("k", k), ("v", v)) if x is not None}
+        nothing = {f"{name}{part}": 0 for name in "kv" if name not in rows for part in ("", "_stride")}
         first, last = self._head_range(state.n_heads)
         partition = self._head_partition(state.n_heads)
-        accesses: list[Access] = [(x, partition, False), (self._cache_written, partition, True)]
-        self.emit(kernel, accesses, x=x, first=first, last=last, n=n, at=at, blocks=state.blocks)
+        accesses: list[Access] = [(x, partition, False) for x in rows.values()]
+        accesses.append((self._cache_written, partition, True))
+        self.emit(
+            store_kernel(*kinds),
+            accesses,
+            **rows,
+            **nothing,
+            first=first,
+            last=last,
+            **self._places(state),
+            **arguments,
+        )
 
     def attend(
         self,
@@ -62,13 +74,17 @@ class AttentionRecorder(Recorder):
 
     def _cached(self, state: PlacedKV) -> dict[str, int]:
         """Where a state's keys and values lie, and what a token sees of them, as arguments of attention."""
+        return {**self._places(state), **self._seen(state)}
+
+    @staticmethod
+    def _places(state: PlacedKV) -> dict[str, int]:
+        """Where a state's keys and values lie, as arguments of the kernels that write or read them."""
         return {
             "key_dim": state.key_dim,
             "value_dim": state.value_dim,
             "k_at": state.key_offset,
             "v_at": state.value_offset,
             "blocks": state.blocks,
-            **self._seen(state),
         }
 
     @abstractmethod

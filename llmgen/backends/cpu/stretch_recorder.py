@@ -28,9 +28,8 @@ class StretchRecorder(LatentRecorder, RecurrentRecorder):
             super().store(k, v, state)
             return
         assert k is not None
-        recent = state.recent
         self._cache_written = Value(0, 0, 0, False)
-        self._store(f"cache:values_{recent.values.key}", k, recent.value_dim, recent.value_offset, recent)
+        self._store(state.recent, v=k)
 
     def summarize(
         self,
@@ -50,21 +49,8 @@ class StretchRecorder(LatentRecorder, RecurrentRecorder):
         rows = self._sums(x, scores, state, kept.every, offsets, block)
         rows = rows if norm is None else self.rms_norm(rows, norm, eps)
         rows = self.rope(rows, 1, rope)
-        first, last = self._head_range(1)
-        partition = self._head_partition(1)
-        part, at = ("values", kept.value_offset) if kept.value_dim else ("keys", kept.key_offset)
-        kind = kept.values if kept.value_dim else kept.keys
-        self.emit(
-            f"cache:{part}_{kind.key}",
-            [(rows, partition, False), (self._cache_written, partition, True)],
-            x=rows,
-            first=first,
-            last=last,
-            n=rows.n,
-            at=at,
-            blocks=kept.blocks,
-            control=_control(block, NUMBER),
-        )
+        part = {"v" if kept.value_dim else "k": rows}
+        self._store(kept, **part, control=_control(block, NUMBER))
 
     def _stretches(self, every: int) -> Value:
         """The stretch block of a run, which each thread fills for itself."""

@@ -13,7 +13,10 @@ from llmgen.backends.cpu.kernels.arguments import TABLES, Binary, places
 from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS, STEP_ARGS
 from llmgen.backends.cpu.plan import EVERYTHING, At, Value
 from llmgen.backends.cpu.prefill_recorder import PrefillRecorder
+from llmgen.backends.cpu.states import PlacedKV
+from llmgen.model.kv_config import KVCacheConfig
 from llmgen.model.runs import MAX_PARTS
+from llmgen.model.states import KV
 from llmgen.model.weights import Vector
 
 RUN = 4096  # the address of a control block that nobody reads here
@@ -48,6 +51,21 @@ def test_a_quantized_value_is_not_changed(recorder: Any) -> None:
     x.copies["tiles"] = Value(32, 64, 16, False)
     with pytest.raises(AssertionError, match="changes a copied value"):
         recorder.head_rms_norm(x, Vector("norm", np.ones(16, np.float32)), 2, 1e-5)
+
+
+@pytest.mark.parametrize("recorder", recorders())
+def test_keys_and_values_are_stored_by_one_step(recorder: Any) -> None:
+    state = PlacedKV.place(KV(2, 16, 32), 0, 64, 64, KVCacheConfig("q8_0", "f16"))
+    k, v = Value(32, 128, 16, False), Value(64, 256, 16, False)
+    for rows, kernel in (((k, v), "rows_q8_0_f16"), ((k, None), "keys_q8_0"), ((None, v), "values_f16")):
+        recorder.store(*rows, state)
+        step = recorder.steps.pop()
+        assert not recorder.steps
+        assert step.kernel == f"cache:{kernel}"
+        assert (step.args.k or None, step.args.v or None) == rows
+        assert (step.args.key_dim, step.args.value_dim) == (16, 32)
+        assert (step.args.k_at, step.args.v_at) == (state.key_offset, state.value_offset)
+        assert {x for x, _, writes in step.accesses if not writes} == {x for x in rows if x is not None}
 
 
 @pytest.mark.parametrize("kernel", TABLES)

@@ -113,7 +113,7 @@ def test_several_models_as_markdown(two_tiny_models: tuple[str, str]) -> None:
 
 
 def test_the_cache_takes_what_its_kernels_take() -> None:
-    seconds = {"cache:keys_f16": 1.0, "cache:values_q8_0": 1.0, "attention:combine": 2.0, "latent:x": 3.0}
+    seconds = {"cache:rows_f16_q8_0": 1.0, "cache:keys_f16": 1.0, "attention:combine": 2.0, "latent:x": 3.0}
     shares = CacheShares.of({**seconds, "indexer:choose": 1.0, "quants.matvec:q8_0": 12.0})
     assert (shares.store, shares.read) == (0.1, 0.3)
 

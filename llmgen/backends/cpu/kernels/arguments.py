@@ -75,14 +75,18 @@ class Rope(NamedTuple):
 
 
 class Store(NamedTuple):
-    """cache: the keys, or the values, of kv heads first..last."""
+    """cache: keys and values of kv heads first..last; those that are not stored are 0."""
 
-    x: Any
-    x_stride: Any
+    k: Any
+    k_stride: Any
+    v: Any
+    v_stride: Any
     first: Any
     last: Any
-    n: Any  # numbers of a head's key or value
-    at: Any  # bytes from the sequence's cache to this layer's keys or values
+    key_dim: Any  # values of a head's key
+    value_dim: Any  # numbers of a head's value
+    k_at: Any  # bytes from the sequence's cache to this layer's keys
+    v_at: Any  # and to its values
     blocks: Any  # key blocks that the layer keeps
     split_tokens: Any
     control: Any

@@ -8,7 +8,7 @@ import numpy as np
 from kernels.call import ControlBlock, aligned, step
 
 from llmgen.backends.cpu.kernels.decode_plan import blocks_scratch
-from llmgen.backends.cpu.kernels.kv import TABLE, attention_kernel, prompt_scratch
+from llmgen.backends.cpu.kernels.kv import TABLE, attention_kernel, prompt_scratch, store_kernel
 from llmgen.backends.cpu.kernels.layout import (
     FIELDS,
     KEY_BLOCK,
@@ -53,26 +53,29 @@ class Cache:
         self, k: np.ndarray, v: np.ndarray, positions: Any, n_threads: int = 0, level: str | None = None
     ) -> None:
         """k [n, n_kv, key_dim] and v [n, n_kv, value_dim] at the given positions."""
-        places = ("keys", k, self.k_at), ("values", v, self.v_at)
-        for (part, x, at), kind in zip(places, self.kinds, strict=True):
-            rows = aligned((len(x), x.shape[1] * x.shape[2] + 16))
-            rows[:, :-16] = x.reshape(len(x), -1)
-            for thread in range(max(n_threads, 1)):
-                step(
-                    f"cache:{part}_{kind}",
-                    thread,
-                    max(n_threads, 1),
-                    level,
-                    x=rows,
-                    x_stride=rows.strides[0],
-                    first=0,
-                    last=self.n_kv,
-                    n=x.shape[2],
-                    at=at,
-                    blocks=self.blocks,
-                    split_tokens=int(n_threads > 0),
-                    control=self.control(positions),
-                )
+        rows = [aligned((len(x), x.shape[1] * x.shape[2] + 16)) for x in (k, v)]
+        for x, flat in zip((k, v), rows, strict=True):
+            flat[:, :-16] = x.reshape(len(x), -1)
+        for thread in range(max(n_threads, 1)):
+            step(
+                store_kernel(*self.kinds),
+                thread,
+                max(n_threads, 1),
+                level,
+                k=rows[0],
+                k_stride=rows[0].strides[0],
+                v=rows[1],
+                v_stride=rows[1].strides[0],
+                first=0,
+                last=self.n_kv,
+                key_dim=self.key_dim,
+                value_dim=self.value_dim,
+                k_at=self.k_at,
+                v_at=self.v_at,
+                blocks=self.blocks,
+                split_tokens=int(n_threads > 0),
+                control=self.control(positions),
+            )
 
     def common(
         self,

@@ -23,7 +23,7 @@ from llmgen.backends.cpu import kernels
 from llmgen.backends.cpu.kernels.arguments import table_of
 from llmgen.backends.cpu.kernels.decode_plan import CONTROL_WORDS, LOCAL, STREAMS, TOGETHER
 from llmgen.backends.cpu.kernels.kv import TABLE as KV_KINDS
-from llmgen.backends.cpu.kernels.kv import attention_kernel
+from llmgen.backends.cpu.kernels.kv import attention_kernel, store_kernel
 from llmgen.backends.cpu.kernels.layout import FIELDS, MAX_COLUMNS, STEP_ARGS
 from llmgen.backends.cpu.kernels.quants import TABLE, QuantType
 from llmgen.backends.cpu.runtime.cpu import LEVELS, target
@@ -33,7 +33,7 @@ from llmgen.errors import KernelError
 COUNT_TOKENS, COUNT_OUTPUTS = 8 * FIELDS["n_tokens"], 8 * FIELDS["n_outputs"]
 
 ATTENTION = [attention_kernel(role, kind, kind) for role in ("blocks", "tiles") for kind in KV_KINDS]
-STORE = [f"cache:{part}_{kind}" for part in ("keys", "values") for kind in KV_KINDS]
+STORE = [store_kernel(kind, kind) for kind in KV_KINDS]
 GATES = [
     f"{name}_mul" for name in ("silu", "gelu", "gelu_erf", "gelu_quick", "relu", "sigmoid", "swiglu_oai")
 ]

@@ -9,7 +9,7 @@ import pytest
 from kernels.caches import NO_WINDOW, Cache, generate, prompt
 from kernels.call import lower_float_levels, require
 
-from llmgen.backends.cpu.kernels.kv import TABLE, attention_kernel, kinds_of
+from llmgen.backends.cpu.kernels.kv import TABLE, attention_kernel, kinds_of, store_kernel
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK
 from llmgen.backends.numpy.functions import attention
 from naive.kv import BLOCKS, NF4, asked, kept
@@ -23,7 +23,7 @@ SIZES = (1, 5, 15, 16, 31, 32, 33, 40, 64, 72, 80, 96, 127, 128, 576)
 def kernels(kinds: tuple[str, ...]) -> list[str]:
     pairs = [(kind.split() * 2)[:2] for kind in kinds]
     steps = [attention_kernel(role, *pair) for role in ("blocks", "tiles") for pair in pairs]
-    return [*steps, *(f"cache:keys_{k}" for k, _ in pairs), *(f"cache:values_{v}" for _, v in pairs)]
+    return [*steps, *(store_kernel(*pair) for pair in pairs)]
 
 
 @pytest.fixture(scope="module", autouse=True)

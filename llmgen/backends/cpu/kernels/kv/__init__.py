@@ -139,8 +139,15 @@ def attention_kernel(role: str, keys: str, values: str, module: str = "attention
     return f"{module}:{role}_{keys}_{values}"
 
 
+def store_kernel(keys: str | None, values: str | None) -> str:
+    """The step that stores keys and values of these kinds; None: there are none of them."""
+    if keys is None or values is None:
+        return f"cache:values_{values}" if keys is None else f"cache:keys_{keys}"
+    return f"cache:rows_{keys}_{values}"
+
+
 def kinds_of(kernel: str) -> tuple[str, KVKind, KVKind]:
-    """Role and kinds of an attention step's function, such as blocks_q8_0_f16; AttributeError for another name."""
+    """Role and kinds of a step over both, such as blocks_q8_0_f16 or rows_q8_0_f16; AttributeError for another name."""
     role, _, pair = kernel.partition("_")
     for keys, line in TABLE.items():
         values = pair.removeprefix(f"{keys}_")
