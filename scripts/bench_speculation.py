@@ -99,7 +99,7 @@ class DraftTime:
         """Compute n tokens one by one; seconds."""
         began = time.perf_counter()
         for token in range(n):
-            self.model.forward([Part(self._sequence, [token], 1)], "generated", np.argmax)
+            self.model.forward([Part(self._sequence, [token], 1)], "guess", np.argmax)
         self._sequence.truncate(self._n)
         return time.perf_counter() - began
 

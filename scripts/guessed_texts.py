@@ -14,6 +14,7 @@ from llmgen.backends.cpu.model import Model
 from llmgen.engine import GenerationEvent, Session, SpeculationStats
 from llmgen.engine.speculation.experience import DRAFT, Experience
 from llmgen.engine.speculation.speculator import Speculation
+from llmgen.model.runs import GUESSABLE
 from llmgen.sampling.params import SamplingParams
 
 _NOTICE = (
@@ -60,7 +61,7 @@ def places(model: Model, draft: Model, prompt: Sequence[int], n: int) -> Places:
     finally:
         seq.close()
     assert rows is not None
-    rows = rows[len(prompt) - 1 :]
+    rows = rows[len(prompt) - 1 :, :GUESSABLE]
     guesses = rows.argmax(axis=1)
     right = [int(guess) == token for guess, token in zip(guesses, text[len(prompt) :], strict=True)]
     return Places(right, [_highest_probability(row) for row in rows])

@@ -10,11 +10,20 @@ import numpy as np
 
 from llmgen.errors import UsageError, shown
 
-Role = Literal["generated", "prompt"]
+Role = Literal["generated", "guess", "prompt"]
 """What the tokens of a run are; it decides how they are computed.
 
 Generated: a few tokens, of one sequence or several.  Prompt: many, computed for throughput.
-The same token may differ in the last bits between the roles, and in nothing else.
+The same token may differ in the last bits between these two, and in nothing else.
+Guess: as generated, by a draft model, whose logits may be those of the first ``GUESSABLE`` tokens only.
+"""
+
+GUESSABLE = 1 << 16
+"""Tokens among which a draft model may choose its guesses.
+
+The output matrix of a small model with a large vocabulary is a good part of what it reads for a token (37% of Qwen2.5
+0.5B).  In vocabularies that grew by merging, the most frequent tokens come first, so the rest of the matrix is
+seldom needed (Zhao et al. 2025, arXiv:2502.14856, who choose the tokens by counting).
 """
 
 

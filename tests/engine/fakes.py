@@ -107,7 +107,7 @@ class FakeModel:
 
     def forward(self, parts, role, read=np.copy):
         assert sum(len(part.ids) for part in parts) <= self.max_prompt_tokens
-        if role == "generated":
+        if role != "prompt":
             rows = self.generate([(part.seq, part.ids) for part in parts], copy=False)
             wanted = [i >= len(part.ids) - part.n_logits for part in parts for i in range(len(part.ids))]
             return read(rows if all(wanted) else rows[wanted])

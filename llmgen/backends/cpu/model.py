@@ -40,7 +40,7 @@ from llmgen.model.decoder import Decoder
 from llmgen.model.fingerprint import fingerprint
 from llmgen.model.kv_config import KVCacheConfig
 from llmgen.model.rope_option import check_stretchable, has_own_factors, stretched
-from llmgen.model.runs import Part, Role, token_ids
+from llmgen.model.runs import GUESSABLE, Part, Role, token_ids
 from llmgen.model.weights import Weights
 
 _LOGITS_BYTES = 1 << 26  # a prompt run takes fewer tokens where its logits would exceed this
@@ -94,6 +94,11 @@ class Model:
         decoded = DecodeRecorder(self._binding, self._control.address)
         prefill = PrefillRecorder(self._binding, self._control.address, chunk, self.max_outputs)
         self.weights = Weights(file)
+        guessed = decoded
+        if beside and config.vocab_size > GUESSABLE:
+            guessed = DecodeRecorder(self._binding, self._control.address)
+            guessed.most_logits = GUESSABLE
+            config.forward(guessed, self.weights, self.layout.states)
         for recorder in (decoded, prefill):
             config.forward(recorder, self.weights, self.layout.states)
         check_all_read(file, self.weights, config)
@@ -108,11 +113,14 @@ class Model:
             "generated": Program(decoded, ThreadPolicy(n_threads, per_run=True)),
             "prompt": Program(prefill, ThreadPolicy(n_threads)),
         }
+        self._programs["guess"] = self._programs["generated"]
+        if guessed is not decoded:
+            self._programs["guess"] = Program(guessed, ThreadPolicy(n_threads, per_run=True))
         needed = [name for program in self._programs.values() for name in program.plan.kernels]
         self._library.require([*KERNELS, *SAMPLING_KERNELS, *needed], progress)
         self._workspace = Workspace(*self._programs.values())
         self._team: ThreadTeam = beside._team if beside else ThreadTeam(n_threads, self._library)
-        if load == "memory":
+        if load == "memory" or (beside and beside.weight_memory.all_moved):
             self.move_weights()
         _models.add(self)
 
@@ -218,7 +226,8 @@ class Model:
 
         parts: one for each sequence, with no more tokens together than the role allows.
         read: is given the logits, float32 [sum of n_logits, n_vocab], which the next call
-        overwrites; by default it copies them.
+        overwrites; by default it copies them.  In the role "guess" of a model beside another one there may
+        be ``runs.GUESSABLE`` in a row.
 
         A token's logits depend only on its sequence and its role, not on what else is in the run.
         A call that ends early commits nothing.  Raises UsageError, ContextFullError,
@@ -256,11 +265,11 @@ class Model:
             raise
         for part in parts:
             part.seq.commit(len(part.ids))
-        if role == "generated":
+        if role != "prompt":
             self.readings.report(reading, longest, n_tokens, n_threads, seconds)
         if self.on_run is not None:
             self.on_run(role, n_tokens, seconds)
-        if role == "generated":
+        if role != "prompt":
             self.weight_memory.after(seconds)
         return self._logits(program, sum(part.n_logits for part in parts))
 
@@ -357,9 +366,9 @@ class Model:
             raise LLMGenError("this model is closed; load it again")
 
     def _check_parts(self, parts: list[Part], role: Role) -> None:
-        most = {"generated": MAX_COLUMNS, "prompt": self.max_prompt_tokens}
+        most = {"generated": MAX_COLUMNS, "guess": MAX_COLUMNS, "prompt": self.max_prompt_tokens}
         if role not in most:
-            raise UsageError(f"the role is {role!r}, expected 'generated' or 'prompt'")
+            raise UsageError(f"the role is {role!r}, expected 'generated', 'guess' or 'prompt'")
         check_parts(parts, role, most[role], self.max_outputs)
 
     def _run(self, program: Program, n_tokens: int) -> tuple[float, int]:
@@ -390,12 +399,12 @@ class Model:
         return wall, n_threads
 
     def _logits(self, program: Program, n: int) -> np.ndarray:
-        """The logits of the last run, float32 [n, n_vocab], in place."""
+        """The logits of the last run, float32 [n, n_vocab] or [n, ``GUESSABLE``], in place."""
         value = program.recorder.logits_value
         assert value is not None
         first, size = value.offset // 4, value.stride // 4
         rows = self._workspace.shared.floats[first : first + size * n]
-        return rows.reshape(n, size)[:, : self.config.vocab_size]
+        return rows.reshape(n, size)[:, : min(value.n, self.config.vocab_size)]
 
 
 _models: weakref.WeakSet[Model] = weakref.WeakSet()

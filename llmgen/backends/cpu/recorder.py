@@ -44,6 +44,8 @@ class Recorder(ABC):
 
     max_tokens: int
     max_outputs: int
+    most_logits: int | None = None
+    """The number of tokens of the vocabulary, from the first on, that get logits; by default all."""
 
     def __init__(self, binding: Binding, control: int) -> None:
         """binding: of the model's weights; control: address of the control block."""
@@ -306,6 +308,7 @@ class Recorder(ABC):
 
     def logits(self, x: Value, w: Matrix, bias: Vector | None = None, cap: float = 0.0) -> None:
         x = self.scale(x, w.factor)
+        w = w.rows(0, min(w.n_rows, self.most_logits or w.n_rows))
         out = Value(w.n_rows, floats_bytes(w.n_rows), self.max_outputs, False, Rows(w.n_rows))
         bound = self.binding.matrix(w)
         self._matvec(

@@ -67,6 +67,8 @@ class WeightMemory:
         self._active = load == "auto" and self._pages.left >= _LEAST
         self._pause = _PATIENCE * self._pages.left
         self._moved = False
+        self.all_moved = False
+        """Whether all weights lie in large pages because they were moved there."""
         self._trials: list[tuple[float, float]] = []
 
     def move_all(self, n_threads: int) -> None:
@@ -78,6 +80,7 @@ class WeightMemory:
             return
         try:
             self._pages.move_all(n_threads)
+            self.all_moved = True
         except OSError as error:
             if self.load == "memory":
                 raise LLMGenError(

@@ -63,7 +63,7 @@ class NumpyModel:
     ) -> Any:
         """Append tokens to sequences; see ``llmgen.backends.cpu.model.Model.forward``.
 
-        The roles do not differ here.  Raises ContextFullError.
+        The roles do not differ here, and all tokens get logits.  Raises ContextFullError.
         """
         rows = [self._part(part) for part in parts]
         return read(np.concatenate(rows))

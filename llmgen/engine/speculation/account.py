@@ -38,6 +38,11 @@ class Account:
         """So much may be lost beside the rest."""
         self._settled_s -= steps * step_s
 
+    def carry_over(self, steps: float, step_s: float) -> None:
+        """A new answer begins: of what was gained before it, no more than so much may be lost again."""
+        excess = -steps * step_s - self.loss_s(step_s)
+        self._settled_s += max(0.0, excess)
+
     def loss_s(self, step_s: float) -> float:
         """The loss so far, below 0 a gain, if a plain step takes ``step_s``."""
         return max(self._settled_s + self._open_s - self._open_steps * step_s, -_MOST_GAIN * step_s)

@@ -23,7 +23,7 @@ _FEW = 2
 """Tokens of a usual run of the draft: its own last guess, and the token that the model chose after it."""
 _ANY = 1 << 30
 _MOST_KEPT_GAIN = 1.0
-"""How much of the gain of earlier programs may be lost again, in plain steps."""
+"""How much of the gain of earlier answers, and of earlier programs, may be lost again, in plain steps."""
 _SIZES, _COSTS = range(2, 17), (0.1, 100.0)
 """Tokens of a run, and costs in plain steps, that a file may tell of."""
 _MOST_CHANGE = 1.5
@@ -78,6 +78,8 @@ class StepCosts:
         """``draft_share``: what the draft is taken to cost before it was measured, as a share of the model's time."""
         self._draft_share = draft_share
         self._guess, self._follow = Smoothed(), Smoothed()
+        self._tried = Smoothed()  # guesses before any text
+        self._more = Smoothed()  # what one more token in a run of the draft costs, in guesses
         self._granted_s = 0.0  # what the guesses for the next run lose if all of them are wrong
         self._account = Account()
         self._scale = 0.0  # seconds of a plain step
@@ -201,10 +203,11 @@ class StepCosts:
     @property
     def guess_s(self) -> float:
         """Seconds of one guess of the draft, a run of one token."""
-        expected = self._draft_share * self.of(1)
-        if self._guess.known or not expected:
+        if self._guess.known:
             return self._guess.value
-        return min(self._guess.value or expected, expected)  # the first ones are slow
+        # what delays the first ones must not keep the draft from guessing
+        found = self._guess.value, self._tried.value, self._draft_share * self.of(1)
+        return min((seconds for seconds in found if seconds), default=0.0)
 
     def follow_s(self, prompt_token_s: float) -> float:
         """Seconds that the draft needs for a token of the text that it has not seen.
@@ -214,8 +217,12 @@ class StepCosts:
         return self._follow.value or self._draft_share * prompt_token_s
 
     def guess_run_s(self, n_tokens: int) -> float:
-        """Seconds of a run of the draft with so many tokens, which grows with them as that of the model does."""
-        return self.guess_s * self._steps(n_tokens)
+        """Seconds of a run of the draft with so many tokens."""
+        return self.guess_s * self._guesses(n_tokens)
+
+    def _guesses(self, n_tokens: int) -> float:
+        """The time of a run of the draft by that of a guess; if it was not measured, it grows as that of the model."""
+        return 1 + self._more.value * (n_tokens - 1) if self._more.known else self._steps(n_tokens)
 
     def _steps(self, n_tokens: int) -> float:
         """The time of a run of n tokens by that of a run of one."""
@@ -223,26 +230,31 @@ class StepCosts:
 
     def guessed(self, sizes: Sequence[int], seconds: float, n_sequences: int = 1) -> None:
         """Runs of the draft with so many tokens, of so many sequences at first, took so long in all."""
+        n = sum(map(self._guesses, sizes))
         if max(sizes) <= _FEW * n_sequences:  # how much dearer longer ones are is but an estimate
-            self._guess.add(
-                seconds / sum(map(self._steps, sizes)), self._draft_share * self.of(1) or float("inf")
-            )
-        usual_s = self.guess_s * sum(map(self._steps, sizes))
+            self._guess.add(seconds / n, self._draft_share * self.of(1) or float("inf"))
+        usual_s = self.guess_s * n
         self._account.spent(min(seconds, _MOST_CHANGE * usual_s))
 
     def followed(self, n: int, seconds: float) -> None:
         """The draft took so long to compute n tokens of the text."""
         self._account.spent(seconds)
-        self.follows(n, seconds)
+        self._follow.add(seconds / n)
 
-    def follows(self, n: int, seconds: float) -> None:
-        """So many tokens of a text took the draft so long, which nobody had to wait for."""
+    def tried(self, guess_s: float, n: int, seconds: float) -> None:
+        """A guess of the draft, and a run of n tokens, took so long, for which nobody had to wait."""
+        self._tried.add(guess_s)
+        self._more.add((seconds / self._tried.value - 1) / (n - 1))
         self._follow.add(seconds / n)
 
     def accepted(self, n_sequences: int) -> None:
         """A guess was right: a plain run of ``n_sequences`` would have been needed for each of as many tokens."""
         self._account.plain_s += self.of(n_sequences) / n_sequences
         self._replaced(n_sequences, 1 / n_sequences)
+
+    def start_answer(self) -> None:
+        """A gain of earlier answers is no reason to lose much in this one."""
+        self._account.carry_over(_MOST_KEPT_GAIN, self.of(1) if self._scale else 0.0)
 
     @property
     def loss_s(self) -> float:

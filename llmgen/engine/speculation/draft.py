@@ -14,11 +14,11 @@ from llmgen.engine.endings import EndingRules
 from llmgen.engine.interfaces import ModelLike
 from llmgen.engine.sequence_state import SequenceState, common_prefix
 from llmgen.errors import LLMGenError, UsageError
-from llmgen.model.runs import Part, Role
+from llmgen.model.runs import GUESSABLE, Part, Role
 from llmgen.sampling.rejection import Guess
 from llmgen.sampling.sampler import Sampler
 
-_MOST_TOKENS = 8
+MOST_TOKENS = 8
 """Generated tokens in one run."""
 
 MOST_BEHIND = 128
@@ -26,6 +26,8 @@ MOST_BEHIND = 128
 FEWEST = 16
 """Of the last tokens so many are enough to go on with: the draft is as often right about code, stories and answers as
 with the whole prompt; not about a text to be repeated.  With half as many it is not."""
+_RECENT, _SELDOM = 64, 20
+"""Of the last tokens at most one in so many may lie beyond ``GUESSABLE`` if the draft is to guess others only."""
 
 Run = Callable[..., Any]
 """Makes a call of the model: of a method, with its arguments; may raise Interrupted."""
@@ -76,7 +78,7 @@ class DraftSequence:
     def missing(self, tokens: Sequence[int]) -> int:
         """How many of the tokens have to be computed as prompt before anything can be guessed."""
         n = self.behind(tokens)
-        return n - 1 if self.state.cached < self._n_prompt or n > _MOST_TOKENS else 0
+        return n - 1 if self.state.cached < self._n_prompt or n > MOST_TOKENS else 0
 
     def behind(self, tokens: Sequence[int]) -> int:
         """How many of the tokens it has not computed; the last one at least has to follow."""
@@ -94,10 +96,17 @@ class DraftSequence:
     @property
     def waits_for_prompt(self) -> bool:
         """Whether tokens are missing that are better computed as prompt."""
-        return self.state.length < self._n_prompt or self.state.n_missing > _MOST_TOKENS
+        return self.state.length < self._n_prompt or self.state.n_missing > MOST_TOKENS
 
     def compute_prompt(self) -> None:
-        """Compute the next piece of what is missing, as prompt; the last token is left for a run of generated ones."""
+        """Compute the next piece of what is missing, as prompt; the last token is left for a run of generated ones.
+
+        A run of eight generated tokens takes less than one of a short prompt, so a few tokens are computed as such.
+        """
+        if self.state.length >= self._n_prompt and self.state.n_missing <= FEWEST:
+            first, end = self.state.length, len(self.state.tokens) - MOST_TOKENS
+            self.state.model.forward([Part(self.state.seq, self.state.tokens[first:end], 0)], "guess")
+            return
         end = len(self.state.tokens) - 1
         if self.state.length < self._n_prompt:
             end = min(end, self._n_prompt)
@@ -131,6 +140,8 @@ class Question:
     """The probability that the draft gave to each."""
     ready: bool = False
     """Whether the draft has computed the tokens, but for the last few."""
+    role: Role = "generated"
+    """"guess" where the most frequent tokens of the vocabulary are enough to choose from."""
 
     @property
     def open(self) -> bool:
@@ -151,7 +162,7 @@ class Question:
             self.n = len(self.guesses)
             return
         self.guesses.append(guess)
-        self.confidences.append(_probability(row, guess.token))
+        self.confidences.append(_probability(logits, guess.token))
         self.sequence.state.tokens.append(guess.token)
 
 
@@ -171,20 +182,13 @@ class DraftModel:
         finally:
             with_state.close()
 
-    def warm_up(self) -> None:
-        """Compute a token as a guess: first runs are slow, and guessing would have to pay for them."""
-        self._compute(1, "generated")
-
-    def begin_once(self) -> int:
-        """Compute as many tokens as it goes on with after a pause, as prompt; returns how many, 0 if it has no room."""
-        return self._compute(FEWEST, "prompt")
-
-    def _compute(self, n: int, role: Role) -> int:
+    def try_run(self, n: int, n_logits: int = 1) -> int:
+        """Compute n tokens of no text, as a guess does; returns how many that were, 0 if there is no room for them."""
         if self.model.n_ctx < n:
             return 0
         seq = self.model.new_sequence()
         try:
-            self.model.forward([Part(seq, [0] * n, int(role == "generated"))], role)
+            self.model.forward([Part(seq, [0] * n, n_logits)], "guess")
         finally:
             seq.close()
         return n
@@ -223,8 +227,15 @@ class DraftModel:
             for question, row in zip(questions, rows, strict=True):
                 question.add(row)
 
-        run(self.model.forward, parts, "generated", choose)
+        role: Role = "guess" if all(q.role == "guess" for q in questions) else "generated"
+        run(self.model.forward, parts, role, choose)
         return sum(len(part.ids) for part in parts)
+
+
+def role_of_guesses(answer: Sequence[int]) -> Role:
+    """Whether guesses among the most frequent tokens are enough, by the tokens of the answer so far."""
+    recent = answer[-_RECENT:]
+    return "guess" if _SELDOM * sum(token >= GUESSABLE for token in recent) <= len(recent) else "generated"
 
 
 def _fitting(questions: Sequence[Question]) -> list[Question]:
@@ -232,7 +243,7 @@ def _fitting(questions: Sequence[Question]) -> list[Question]:
     fitting, n_tokens = list[Question](), 0
     for question in questions:
         n_tokens += question.sequence.state.n_missing
-        if n_tokens <= _MOST_TOKENS:
+        if n_tokens <= MOST_TOKENS:
             fitting.append(question)
     return fitting
 
@@ -245,7 +256,7 @@ def _fitted(logits: NDArray[np.float32], n_vocab: int) -> NDArray[np.float32]:
 
 
 def _probability(logits: NDArray[np.float32], token: int) -> float:
-    """The probability of a token by float32 [n_vocab] (-inf: impossible), without any sampler.
+    """The probability of a token by float32 [n] (-inf: impossible), without any sampler.
 
     0 where logits of a damaged draft leave none: a sampler refuses those that it may choose only.
     """

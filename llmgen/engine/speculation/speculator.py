@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 from llmgen.engine.completion import Completion
 from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.engine.speculation.costs import FIRST_RUNS, StepCosts
-from llmgen.engine.speculation.draft import FEWEST, MOST_BEHIND, DraftModel, DraftSequence, Question
+from llmgen.engine.speculation.draft import (
+    FEWEST,
+    MOST_BEHIND,
+    MOST_TOKENS,
+    DraftModel,
+    DraftSequence,
+    Question,
+    role_of_guesses,
+)
 from llmgen.engine.speculation.experience import DRAFT, Experience
 from llmgen.engine.speculation.lookup import LookupIndex
 from llmgen.engine.speculation.pace import Pace
@@ -18,6 +26,7 @@ from llmgen.engine.speculation.stats import Idle, SpeculationStats
 from llmgen.sampling.rejection import Guess
 
 State = TypeVar("State")
+_ANY = 1 << 30
 
 
 class Speculator:
@@ -47,6 +56,7 @@ class Speculator:
 
     def start_answer(self) -> None:
         """Count from here on."""
+        self._speculation.costs.start_answer()
         self._idle.clear()
         self._guessed = self._accepted = 0
         self._draft_s = 0.0
@@ -90,6 +100,8 @@ class Speculator:
         if n:
             sampler = completion.sampler.guessing(independent=self.rejects)
             self._asked = Question(draft, tokens, n, sampler, completion.rules, self._goes_on)
+            if self._speculation.config.adaptive:
+                self._asked.role = role_of_guesses(completion.tokens)
         return self._asked
 
     def _goes_on(self, confidences: Sequence[float]) -> bool:
@@ -111,15 +123,19 @@ class Speculator:
         token_s = costs.follow_s(completion.prefill_s / max(completion.prefill_tokens, 1))
         if not self._speculation.config.adaptive:
             seen = MOST_BEHIND if draft.has_paused(tokens) else None
-        elif missing > costs.affordable_tokens(self._n_sequences, costs.guess_s, token_s):
-            seen, missing = FEWEST, min(missing, FEWEST - 1)
+        elif draft.behind(tokens) <= FEWEST or missing > costs.affordable_tokens(
+            self._n_sequences, costs.guess_s, token_s
+        ):
+            seen, missing = FEWEST, 0
+        behind = min(draft.behind(tokens), seen or _ANY)
         before_s = token_s * missing
-        if not missing:
-            before_s = costs.guess_run_s(draft.behind(tokens)) - costs.guess_s
+        if not missing:  # all but the tokens of one run are computed before that
+            before_s = costs.guess_run_s(min(behind, MOST_TOKENS)) - costs.guess_s
+            before_s += costs.guess_run_s(behind - MOST_TOKENS) if behind > MOST_TOKENS else 0.0
         n = self._pace.choose(most, DRAFT, self._n_sequences, costs.guess_s, before_s)
         self._count_idle(self._pace.idle)
-        if n and seen and seen < draft.behind(tokens):
-            draft.skip(tokens, seen)
+        if n and seen:
+            draft.skip(tokens, behind)
         return n
 
     def judged(self, right: bool, n_behind: int) -> None:
@@ -183,14 +199,15 @@ class Speculation:
 
     def warm_up(self) -> None:
         """Have the draft compute a few tokens, and see what that costs: whether it can begin depends on it."""
-        if self.draft is None:
+        if self.draft is None or not self.draft.try_run(1):
             return
-        self.draft.warm_up()
-        for _ in range(FIRST_RUNS):  # the first one is slow
+        for _ in range(FIRST_RUNS):  # the first ones are slow
             begun = time.perf_counter()
-            n = self.draft.begin_once()
+            self.draft.try_run(1)
+            tried = time.perf_counter()
+            n = self.draft.try_run(MOST_TOKENS)
             if n:
-                self.costs.follows(n, time.perf_counter() - begun)
+                self.costs.tried(tried - begun, n, time.perf_counter() - tried)
 
     def speculator(self) -> Speculator:
         """For a new sequence."""

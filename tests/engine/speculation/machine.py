@@ -43,7 +43,7 @@ class Plain(FakeModel):
 
     def forward(self, parts, role, read=np.copy):
         n = sum(len(part.ids) for part in parts)
-        self._clock.wait(self._steps[n - 1] if role == "generated" else self._prompt_token * n)
+        self._clock.wait(self._prompt_token * n if role == "prompt" else self._steps[n - 1])
         return super().forward(parts, role, read)
 
     def logits(self, tokens):
@@ -71,6 +71,7 @@ def answers(clock, steps, guess, acceptance, *, prompt=(40, 0.05), lengths=(96,)
     draft = Often(clock, [guess] * 8, guess * prompt_token)
     draft.acceptance, draft.random = acceptance, random.Random(seed)
     speculation = Speculation(SpeculativeConfig(draft="it"), DraftModel(draft), guess)
+    speculation.warm_up()
     if memory:
         memory.load(speculation.costs, speculation.experience)
     tokens = random.Random(seed)

@@ -113,18 +113,12 @@ def test_a_long_prompt_does_not_keep_a_draft_from_guessing(monkeypatch):
 def test_a_slow_prompt_does_not_keep_a_draft_from_guessing(monkeypatch):
     """The first prompt of a program may take long; what the draft takes is measured when it is loaded."""
     clock = Clock(monkeypatch)
-    draft = Often(clock, [0.3] * 8, 0.03)
-    guessed = []
-    for warm in (False, True):
-        speculation = Speculation(SpeculativeConfig(draft="it"), DraftModel(draft), 0.3)
-        if warm:
-            speculation.warm_up()
-        batch = Batch(Plain(clock, FLAT, 1.0), FakeTokenizer(), speculation=speculation)
-        params = SamplingParams(temp=0.0, max_tokens=24, ignore_eos=True)
-        [answer] = batch.run([Request([1, 2, 3] * 7, params)])
-        guessed.append(answer.result.speculation.accepted)
-    assert guessed[0] == 0
-    assert guessed[1] > 8
+    speculation = Speculation(SpeculativeConfig(draft="it"), DraftModel(Often(clock, [0.3] * 8, 0.03)), 0.3)
+    speculation.warm_up()
+    batch = Batch(Plain(clock, FLAT, 1.0), FakeTokenizer(), speculation=speculation)
+    params = SamplingParams(temp=0.0, max_tokens=24, ignore_eos=True)
+    [answer] = batch.run([Request([1, 2, 3] * 7, params)])
+    assert answer.result.speculation.accepted > 8
 
 
 @pytest.mark.parametrize(("acceptance", "idle"), [(0.0, "spent"), (1.0, None)])
@@ -215,7 +209,7 @@ def test_renewed_nothing_is_known(monkeypatch):
     clock = Clock(monkeypatch)
     speculation = Speculation(SpeculativeConfig(draft="it"), DraftModel(Often(clock, [0.2] * 8, 0.01)), 0.2)
     batch = Batch(Plain(clock, FLAT, 0.05), FakeTokenizer(), speculation=speculation)
-    [_] = batch.run([Request([1, 2, 3], SamplingParams(temp=0.0, max_tokens=30, ignore_eos=True))])
+    [_] = batch.run([Request([1, 2, 3], SamplingParams(temp=0.0, max_tokens=200, ignore_eos=True))])
     renewed = speculation.renewed()
     assert speculation.costs.known() is not None
     assert renewed.costs.known() is None

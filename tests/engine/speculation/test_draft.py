@@ -13,9 +13,10 @@ from engine.fakes import FakeModel, FakeTokenizer
 from engine.speculation.guessers import Draft, Repeating, seen, session, speculation
 from engine.test_recurrent import RecurrentModel
 from llmgen.engine import Batch, Request, SamplingParams
-from llmgen.engine.speculation.draft import DraftModel, DraftSequence, Question
+from llmgen.engine.speculation.draft import DraftModel, DraftSequence, Question, role_of_guesses
 from llmgen.engine.speculation.experience import Experience
 from llmgen.errors import LLMGenError, UsageError
+from llmgen.model.runs import GUESSABLE
 from llmgen.sampling.rejection import Guess
 
 PROMPT = [5, 6, 7, 8, 9]
@@ -160,6 +161,26 @@ def test_it_goes_on_with_the_last_tokens_and_keeps_what_it_knew_before():
     fresh.skip(text, 32)
     fresh.compute_prompt()
     assert draft.sequences[1].tokens == [text[0], *text[169:199]]  # the first may begin the text
+
+
+def test_it_begins_in_runs_of_generated_tokens():
+    """Of the last 16 it computes eight; the others go into the run that gives the logits of the first guess."""
+    draft, text = Draft(512), [i % 250 for i in range(300)]
+    sequence = DraftSequence(draft)
+    sequence.begin(text, 299)
+    sequence.skip(text, 16)
+    assert sequence.waits_for_prompt
+    sequence.compute_prompt()
+    assert draft.calls == [("decode", 8)]
+    assert not sequence.waits_for_prompt
+    assert sequence.state.n_missing == 8
+
+
+def test_rare_tokens_are_guessed_where_the_answer_has_them():
+    common, rare = [5] * 30, [GUESSABLE]
+    assert role_of_guesses([]) == role_of_guesses(common) == role_of_guesses(rare + common) == "guess"
+    assert role_of_guesses(rare) == role_of_guesses(common + 2 * rare) == "generated"
+    assert role_of_guesses(9 * rare + 2 * common + common[:4]) == "guess"  # these were long ago
 
 
 def test_recurrent_models_do_not_draft():

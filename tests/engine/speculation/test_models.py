@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,12 @@ import models
 import tiny
 from archs import SPECS, build_arch
 from llmgen import LLM, SamplingParams, SpeculativeConfig
+from llmgen.backends.cpu.model import Model
+from llmgen.backends.cpu.weight_memory import WeightMemory
 from llmgen.errors import UsageError
+from llmgen.gguf import GGUFFile
+from llmgen.gguf.large_pages import supported
+from llmgen.model.runs import Part
 
 PROMPT = [1, *range(10, 40), 10, 11, 12, 13]
 CHAINS = [
@@ -134,6 +141,58 @@ def test_one_team_of_threads_serves_both_models():
     llm.close()
     with pytest.raises(Exception, match="closed"):
         draft.new_sequence()
+
+
+def test_a_draft_chooses_among_the_first_tokens(monkeypatch):
+    """With the bits that they have in a run for all; a model that drafts for none computes all."""
+    monkeypatch.setattr("llmgen.backends.cpu.model.GUESSABLE", 64)
+    with GGUFFile.open(build_arch("llama-dense")) as file:
+        model = Model.load(file, n_ctx=64, n_threads=1)
+        draft = Model.load(file, n_ctx=64, beside=model)
+        rows = {}
+        for one, role in itertools.product((model, draft), ("generated", "guess")):
+            seq = one.new_sequence()
+            rows[one, role] = one.forward([Part(seq, [1, 5, 9], 2)], role)
+        whole = rows[model, "generated"]
+        assert whole.shape[1] > 64
+        assert np.array_equal(rows[model, "guess"], whole)
+        assert np.array_equal(rows[draft, "generated"], whole)
+        assert np.array_equal(rows[draft, "guess"], whole[:, :64])
+        draft.close()
+        model.close()
+
+
+@pytest.mark.parametrize("method", ["coupled", "reject"])
+def test_guesses_among_the_first_tokens_change_no_text(monkeypatch, method):
+    monkeypatch.setattr("llmgen.backends.cpu.model.GUESSABLE", 64)
+    monkeypatch.setattr("llmgen.engine.speculation.speculator.role_of_guesses", lambda answer: "guess")
+    monkeypatch.setattr("llmgen.engine.speculation.pace.Pace._bounded", lambda pace, most, *rest: most)
+    path = build_arch("llama-dense")
+    chains = CHAINS if method == "coupled" else CHAINS[:1]  # the other method keeps greedy texts only
+    params = [chain.with_(max_tokens=60, ignore_eos=True) for chain in chains]
+    with LLM(path, n_ctx=256, n_threads=1) as llm:
+        expected = [llm.generate(PROMPT, chain).token_ids for chain in params]
+    config = SpeculativeConfig(draft=path, method=method)
+    with LLM(path, n_ctx=256, n_threads=1, speculation=config) as llm:
+        results = [llm.generate(PROMPT, chain) for chain in params]
+    assert [result.token_ids for result in results] == expected
+    assert all(result.speculation.guessed for result in results)
+
+
+@pytest.mark.skipif(not supported(), reason="large pages need Linux")
+def test_a_draft_lies_where_its_model_lies(tmp_path):
+    """Also where that was moved without being asked to, as ``llmgen bench`` does."""
+    path = tiny.write(tmp_path / "tiny.gguf")
+    with GGUFFile.open(path) as file:
+        model = Model.load(file, n_ctx=64, n_threads=1)
+        moved = []
+        for all_moved in (False, True):
+            model.weight_memory.all_moved = all_moved
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(WeightMemory, "move_all", lambda memory, n: moved.append(memory))
+                Model.load(file, n_ctx=64, beside=model).close()
+        model.close()
+    assert len(moved) == 1
 
 
 def test_what_cannot_be_honoured_is_refused(tmp_path):
