@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from llmgen.backends.cpu.kernels.layout import TILE_TOKENS
 from llmgen.backends.cpu.memory import available_bytes, check_recurrent, free_bytes
-from llmgen.backends.cpu.runtime.threads import default_threads
+from llmgen.backends.cpu.runtime.threads import MAX_THREADS, default_threads
 from llmgen.backends.cpu.states import UNBOUNDED, PlacedKV, StateLayout
 from llmgen.errors import UsageError, shown
 from llmgen.model.decode_config import DecodePlan
@@ -19,7 +19,6 @@ CHUNK = 512
 """The most prompt tokens in one run."""
 WHOLE = 4096
 """The same for models without causal order, whose texts are computed in one run."""
-_MAX_THREADS = 256
 _LEAST_CONTEXT = 2048  # tokens; a smaller default is never chosen
 
 
@@ -40,8 +39,8 @@ def check_sizes(n_ctx: int | None, n_threads: int | None) -> None:
     """Raises UsageError for a context or a number of threads that no model takes; None is always right."""
     if n_ctx is not None and not 1 <= n_ctx <= MAX_CONTEXT:
         raise UsageError(f"the context is {shown(n_ctx)} tokens, expected 1 to {MAX_CONTEXT} (-c)")
-    if n_threads is not None and not 1 <= n_threads <= _MAX_THREADS:
-        raise UsageError(f"{shown(n_threads)} threads were asked for, expected 1 to {_MAX_THREADS} (-t)")
+    if n_threads is not None and not 1 <= n_threads <= MAX_THREADS:
+        raise UsageError(f"{shown(n_threads)} threads were asked for, expected 1 to {MAX_THREADS} (-t)")
 
 
 def _whole(name: str, value: object) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from llmgen import hub
+from llmgen.backends.cpu.runtime.threads import MAX_THREADS
 from llmgen.cli.bench.report import Format, Report, report_for
 from llmgen.cli.common.config import configurable
 from llmgen.cli.common.guessing import check_draft, with_path
@@ -140,7 +141,7 @@ def command(
             f"what --draft and --lookup gain is told by --format table, md or json, not by {chosen.value}"
         )
     check_draft(guessing)
-    counts = [None] if threads is None else _numbers("--threads", threads, least=1)
+    counts = [None] if threads is None else _numbers("--threads", threads, 1, MAX_THREADS)
     all_depths = _numbers("--depth", depths, least=0)
     pairs = _pairs(n_prompt, n_generate, prompt_generate or [])
     if plot is not None:
@@ -175,16 +176,16 @@ def _format(form: Format | None, json: bool, as_csv: bool) -> Format:
     return given.pop() if given else Format.TABLE
 
 
-def _numbers(flag: str, text: str, least: int) -> list[int]:
+def _numbers(flag: str, text: str, least: int, most: int = _MOST) -> list[int]:
     """Read ``0,4096``; a repeated number counts once."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         numbers = []
-    if not numbers or min(numbers) < least or max(numbers) > _MOST:
+    if not numbers or min(numbers) < least or max(numbers) > most:
         shown = text if len(text) <= 40 else f"{text[:40]}..."
         raise UsageError(
-            f"{flag} must be whole numbers from {least} to {_MOST} with commas between, not {shown!r}"
+            f"{flag} must be whole numbers from {least} to {most} with commas between, not {shown!r}"
         )
     return list(dict.fromkeys(numbers))
 

@@ -243,6 +243,7 @@ def test_a_plot_has_a_panel_for_each_axis(two_tiny_models: tuple[str, str], tmp_
         (["-pg", "5"], "-pg must be prompt and generated tokens, such as 512,128, not '5'"),
         (["-pg", "5,0"], "from 1 to"),
         (["-t", "two"], "--threads must be whole numbers"),
+        (["-t", "2,257"], "--threads must be whole numbers from 1 to 256"),
         (["-t", "0"], "from 1 to"),
         (["-d", "-1"], "--depth"),
         (["-r", "0"], "repetitions"),

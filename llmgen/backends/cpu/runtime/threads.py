@@ -10,6 +10,7 @@ from pathlib import Path
 from llmgen.backends.cpu.runtime import cgroup
 from llmgen.errors import UsageError, shown
 
+MAX_THREADS = 256
 _MOST_DIGITS = 9
 
 
