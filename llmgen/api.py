@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from llmgen.api_chat import ChatCalls
 from llmgen.engine.aio import stream_async
+from llmgen.engine.arguments import whole_number
 from llmgen.engine.batch import MAX_SLOTS, Batch, generate_all
 from llmgen.engine.beams import Beam, BeamOptions, BeamSearch
 from llmgen.engine.events import GenerationEvent, GenerationResult
@@ -127,8 +128,7 @@ class LLM(ChatCalls):
         cancel: Cancel | None = None,
     ) -> list[GenerationResult]:
         """``n`` answers to one prompt, with the seeds s, s + 1, ...; the prompt is computed once."""
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise UsageError(f"samples takes a whole number of answers, at least 1, not {n!r}")
+        n = whole_number("samples (--samples)", n, 1)
         params = checked_params(params, self.params)
         first = random_seed() if params.seed is None else params.seed
         each = [params.with_(seed=(first + i) % 2**64) for i in range(n)]

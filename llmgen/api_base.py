@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping
 from os import PathLike
-from typing import Any, Literal, Self
+from typing import Any, Literal, Never, Self
 
 from llmgen import hub
 from llmgen.api_decode import KeptReadings
@@ -16,6 +16,7 @@ from llmgen.api_speculation import OpenDraft
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model
 from llmgen.backends.cpu.weight_memory import Load
+from llmgen.engine.arguments import checked_function
 from llmgen.engine.kv_plan import Plan
 from llmgen.engine.prompt import Prompt, prompt_ids
 from llmgen.engine.sequence_state import OnPrompt, Reuse
@@ -25,7 +26,7 @@ from llmgen.engine.speculation.config import SpeculativeConfig, speculative_conf
 from llmgen.engine.speculation.speculator import Speculation
 from llmgen.engine.stopping import Cancel
 from llmgen.engine.stream import Callback, GenerationStream
-from llmgen.errors import LLMGenError
+from llmgen.errors import LLMGenError, UsageError
 from llmgen.gguf import GGUFFile, check_model
 from llmgen.model import archs
 from llmgen.model.decode_config import DecodeConfig
@@ -122,6 +123,8 @@ class LoadedModel:
         started = time.perf_counter()
         self.params = checked_params(params)
         guessing = speculative_config(draft, lookup, speculation)
+        progress = checked_function("progress", progress, "two numbers of kernels")
+        kv_report = checked_function("kv_report", kv_report, "kinds and two numbers")
         file = GGUFFile.open(
             hub.locate(path, available_bytes, check_model, archs.runs) if isinstance(path, str) else path
         )
@@ -245,6 +248,11 @@ class LoadedModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> Never:
+        raise UsageError(
+            "an LLM cannot be copied or sent to another process: open the file there, or begin the process by fork"
+        )
 
     # -- inside
 

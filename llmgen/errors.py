@@ -56,6 +56,8 @@ def kind_of(value: Any) -> str:
     """What a value of the wrong kind is, for a message: 'a text', 'None', 'an int'."""
     if value is None or isinstance(value, str):
         return "None" if value is None else "a text"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     name = type(value).__name__
     if name == "bytes":
         return name

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import cast
 
+from llmgen.engine.arguments import checked_function
 from llmgen.engine.events import Ending, GenerationEvent, GenerationResult
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
 from llmgen.engine.prompt import check_prompt
@@ -13,7 +14,7 @@ from llmgen.engine.requests import Answer, Output, Request, not_begun
 from llmgen.engine.scheduler import MAX_SLOTS, Scheduler
 from llmgen.engine.speculation.speculator import Speculation
 from llmgen.engine.stopping import Cancel, attach_result
-from llmgen.errors import UsageError
+from llmgen.errors import UsageError, kind_of
 from llmgen.sampling.params import SamplingParams
 
 _IDLE_S = 0.01  # between two looks at a source that has no request yet
@@ -40,7 +41,7 @@ class Batch:
         speculation: Speculation | None = None,
     ) -> None:
         """``params`` apply to requests that are given none; ``speculation`` guesses tokens."""
-        self._on_event = on_event
+        self._on_event = checked_function("on_event", on_event, "a request and an event")
 
         def new_scheduler() -> Scheduler:
             return Scheduler(
@@ -69,6 +70,11 @@ class Batch:
         raises KeyboardInterrupt, whose ``result`` is a list of the answers that
         have not been given: those at work, cut short.
         """
+        if not isinstance(requests, Iterable):
+            raise UsageError(f"requests must be a list or a generator of Requests, not {kind_of(requests)}")
+        return self._answers(requests)
+
+    def _answers(self, requests: Iterable[Request | None]) -> Iterator[Answer]:
         scheduler, source, done = self._new_scheduler(), _Source(requests), list[Answer]()
         failure: Exception | None = None
         try:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmgen.engine.arguments import whole_number, yes_or_no
 from llmgen.engine.endings import EndingRules
 from llmgen.engine.events import Ending, GenerationResult, Timings
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
@@ -27,6 +28,7 @@ from llmgen.engine.sequence_state import OnPrompt, SequenceState, common_prefix
 from llmgen.engine.stopping import Cancel, Limits, Watchdog, attach_result
 from llmgen.errors import Interrupted, LLMGenError, UsageError
 from llmgen.model.runs import Part
+from llmgen.sampling.checks import checked_number
 from llmgen.sampling.logits import check_finite
 from llmgen.sampling.params import SamplingParams, checked_params
 from llmgen.sampling.sampler import Sampler
@@ -52,12 +54,11 @@ class BeamOptions:
     early_stopping: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n_beams, int) or not 1 <= self.n_beams <= MAX_BEAMS:
-            raise UsageError(f"beams (--beams) must be from 1 to {MAX_BEAMS}, not {self.n_beams}")
-        if not -10 <= self.length_penalty <= 10:
-            raise UsageError(
-                f"length_penalty (--length-penalty) must be from -10 to 10, not {self.length_penalty}"
-            )
+        n_beams = whole_number("beams (--beams)", self.n_beams, 1, MAX_BEAMS)
+        penalty = checked_number("length_penalty", self.length_penalty, 1.0, -10, 10)
+        yes_or_no("early_stopping (--early-stopping)", self.early_stopping)
+        object.__setattr__(self, "n_beams", n_beams)
+        object.__setattr__(self, "length_penalty", penalty)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from llmgen.engine.arguments import checked_function, whole_number
 from llmgen.engine.completion import Completion
 from llmgen.engine.events import Ending, GenerationEvent
 from llmgen.engine.guessing import guess
@@ -31,7 +32,7 @@ from llmgen.engine.sequence_state import SequenceState, prefill_together
 from llmgen.engine.shared_prefix import SharedPrefix
 from llmgen.engine.speculation.speculator import Speculation
 from llmgen.engine.stopping import Cancel, Watchdog
-from llmgen.errors import Interrupted, LLMGenError, UsageError
+from llmgen.errors import Interrupted, LLMGenError, UsageError, kind_of
 from llmgen.model.runs import MAX_PARTS
 from llmgen.sampling.params import SamplingParams, checked_params
 
@@ -68,16 +69,14 @@ class Scheduler:
         ``on_prompt`` is called with a request, how many tokens of its prompt are computed, and how
         many there are, unless short prompts are computed together.
         """
-        if not 1 <= slots <= MAX_SLOTS:
-            raise UsageError(f"slots must be from 1 to {MAX_SLOTS}, not {slots}")
+        self._slots = whole_number("slots (--slots)", slots, 1, MAX_SLOTS)
+        self._on_prompt = checked_function("on_prompt", on_prompt, "a request and two numbers of tokens")
         check_writes(model)
         self.stopped = False
         """Whether all requests have been ended, by the cancel token or because the model was closed."""
         self._model = model
         self._tokenizer = tokenizer
         self._params = checked_params(params)
-        self._slots = slots
-        self._on_prompt = on_prompt
         self._speculation = speculation
         self._queue: deque[Queued] = deque()
         self._active: list[RequestState] = []
@@ -92,6 +91,8 @@ class Scheduler:
 
     def submit(self, request: Request) -> None:
         """Queue a request.  One that cannot be used gets an answer, too: its error."""
+        if not isinstance(request, Request):
+            raise UsageError(f"a request must be a Request, not {kind_of(request)}: write Request(prompt)")
         try:
             queued = Queued(request, prompt_ids(request.prompt, self._model, self._tokenizer))
         except LLMGenError as error:

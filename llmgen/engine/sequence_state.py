@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.engine.interfaces import ModelLike, SequenceLike
+from llmgen.errors import UsageError, shown
 from llmgen.model.runs import Part
 from llmgen.sampling.rejection import Guess
 
@@ -18,6 +19,14 @@ _log = logging.getLogger(__name__)
 _FAR_APART = 4096  # tokens of a prompt without a checkpoint
 
 Reuse = Literal["all", "prompt", "none"]
+
+
+def checked_reuse(reuse: Reuse) -> Reuse:
+    """How much of a cache may be reused.  Raises UsageError for what is no way of that."""
+    if isinstance(reuse, str) and reuse in get_args(Reuse):
+        return reuse
+    raise UsageError(f"reuse must be all, prompt or none, not {shown(reuse)}")
+
 
 OnPrompt = Callable[[int, int], object]
 """Called with how many of a prompt's tokens are in the cache, and how many there are: first before anything

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from os import PathLike
+from typing import Never
 from weakref import ref
 
+from llmgen.engine.arguments import checked_function, whole_number
 from llmgen.engine.completion import Completion
 from llmgen.engine.events import GenerationResult
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
@@ -13,10 +15,10 @@ from llmgen.engine.prompt import Prompt, prompt_ids
 from llmgen.engine.request_state import RequestState
 from llmgen.engine.requests import Request
 from llmgen.engine.scheduler import Scheduler
-from llmgen.engine.sequence_state import OnPrompt, Reuse, SequenceState
+from llmgen.engine.sequence_state import OnPrompt, Reuse, SequenceState, checked_reuse
 from llmgen.engine.speculation.speculator import Speculation
 from llmgen.engine.stopping import Cancel, checked_cancel
-from llmgen.engine.stream import Callback, GenerationStream, checked_callback
+from llmgen.engine.stream import Callback, GenerationStream
 from llmgen.errors import LLMGenError, UsageError
 from llmgen.files import path_of
 from llmgen.sampling.params import SamplingParams, checked_params
@@ -56,7 +58,7 @@ class Session:
         """
         self._model = model
         self._tokenizer = tokenizer
-        self._reuse: Reuse = reuse
+        self._reuse: Reuse = checked_reuse(reuse)
         self._params = checked_params(params)
         self._state = SequenceState(model, model.new_sequence())
         self._speculation = speculation
@@ -98,7 +100,8 @@ class Session:
         prompt cannot be used; the work begins with the first ``next``.
         """
         self._check_open()
-        cancel, callback = checked_cancel(cancel), checked_callback(callback)
+        cancel, callback = checked_cancel(cancel), checked_function("callback", callback, "an event")
+        on_prompt = checked_function("on_prompt", on_prompt, "two numbers of tokens")
         params = checked_params(params, self._params)
         ids = prompt_ids(prompt, self._model, self._tokenizer)
         n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
@@ -143,8 +146,7 @@ class Session:
         If the cache cannot be cut back that far, it is emptied (a sliding window) or
         restored to a checkpoint (a recurrent state), and the next generation computes the rest again.
         """
-        if n < 0:
-            raise UsageError(f"rewind takes a number of tokens from 0 up, not {n}")
+        n = whole_number("the number of tokens to rewind", n, 0)
         self._make_free("rewind")
         self._state.rewind(n)
 
@@ -202,6 +204,11 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> Never:
+        raise UsageError(
+            "a session cannot be copied or pickled: fork() gives a second one, and save() writes it to a file"
+        )
 
     def _check_open(self) -> None:
         if self._closed:

@@ -29,7 +29,7 @@ class Cancel(Protocol):
 
 def checked_cancel(cancel: Cancel | None) -> Cancel | None:
     """The cancel token.  Raises UsageError for what is none."""
-    if cancel is None or callable(getattr(cancel, "is_set", None)):
+    if cancel is None or not isinstance(cancel, type) and callable(getattr(cancel, "is_set", None)):
         return cancel
     raise UsageError(f"cancel must be a threading.Event or have its is_set(), not {kind_of(cancel)}")
 

@@ -11,16 +11,9 @@ from llmgen.engine.request_state import RequestState
 from llmgen.engine.requests import Output
 from llmgen.engine.scheduler import Scheduler
 from llmgen.engine.stopping import attach_result
-from llmgen.errors import LLMGenError, UsageError, kind_of
+from llmgen.errors import LLMGenError
 
 Callback = Callable[[GenerationEvent], object]
-
-
-def checked_callback(callback: Callback | None) -> Callback | None:
-    """The callback.  Raises UsageError for what cannot be called."""
-    if callback is None or callable(callback):
-        return callback
-    raise UsageError(f"callback must be a function that takes an event, not {kind_of(callback)}")
 
 
 class GenerationStream(Iterator[GenerationEvent]):

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from llmgen.errors import UsageError, shown
+from llmgen.errors import UsageError, kind_of, shown
 
 Role = Literal["generated", "guess", "prompt"]
 """What the tokens of a run are; it decides how they are computed.
@@ -51,10 +51,9 @@ def token_ids(ids: Iterable[Any], vocab_size: int) -> np.ndarray:
         raise UsageError(
             f"a prompt must be a text or a row of token ids, not an array of shape {shape}: give one row"
         )
-    try:
-        numbers = [index(i) for i in ids]
-    except TypeError as error:
-        raise UsageError(f"a prompt must be a text or token ids, which are whole numbers: {error}") from None
+    if not isinstance(ids, Iterable):
+        raise _not_ids(ids)
+    numbers = [_whole(i) for i in ids]
     if not numbers:
         raise UsageError("the prompt has no tokens, and at least one is needed: give some text")
     for token in (min(numbers), max(numbers)):
@@ -63,3 +62,16 @@ def token_ids(ids: Iterable[Any], vocab_size: int) -> np.ndarray:
                 f"the prompt has token {shown(token)}, but this model's tokens go from 0 to {vocab_size - 1}"
             )
     return np.array(numbers, np.int64)
+
+
+def _whole(token: Any) -> int:
+    try:
+        return index(token)
+    except TypeError:
+        raise _not_ids(token) from None
+
+
+def _not_ids(found: Any) -> UsageError:
+    return UsageError(
+        f"a prompt must be a text or a list of token ids, which are whole numbers, not {kind_of(found)}"
+    )

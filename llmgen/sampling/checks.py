@@ -66,7 +66,7 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     items = (value,) if isinstance(value, str) else _items(name, "a text or a list of texts", value)
     for item in items:
         if not isinstance(item, str) or not item:
-            raise _refuse(name, "a text or a list of texts, none of them empty", value)
+            raise _refuse(name, "a text or a list of texts, none of them empty", item)
     return items
 
 

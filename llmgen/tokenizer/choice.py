@@ -35,6 +35,10 @@ def choose_template(
             f"{option} must be a template, a name or a path, not {type(choice).__name__}; leave it out"
             " for the model's own"
         )
+    if not choice:
+        raise UsageError(
+            f"{option} is empty, expected a template, a name or a path; leave it out for the model's own"
+        )
     if is_jinja(choice):
         return ChatTemplate(choice, bos, eos)
     if choice in template_names(file):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import codecs
-from typing import Protocol
+import operator
+from typing import Protocol, SupportsIndex
+
+from llmgen.errors import UsageError, shown
 
 _new_decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -45,11 +48,12 @@ class StreamDecoder:
         self._strip_space = self._whole and self._tokenizer.puts_space_in_front
         self._held_end = None
 
-    def push(self, id: int) -> str:
+    def push(self, id: SupportsIndex) -> str:
         """The text that token ``id`` completes, often empty for half characters.
 
-        Raises TokenizerError for an id outside the vocabulary.
+        Raises TokenizerError for an id outside the vocabulary, UsageError for what is no whole number.
         """
+        id = _whole(id)
         tokenizer = self._tokenizer
         text = ""
         if self._held_end is not None:
@@ -79,3 +83,11 @@ class StreamDecoder:
             raw = raw.removeprefix(b" ")
             self._strip_space = False
         return self._decoder.decode(raw)
+
+
+def _whole(id: SupportsIndex) -> int:
+    """A token id as a Python int, whatever integer type it is."""
+    try:
+        return operator.index(id)
+    except TypeError:
+        raise UsageError(f"token ids must be whole numbers, not {shown(id)}") from None

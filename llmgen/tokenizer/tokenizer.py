@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol, SupportsIndex
+from typing import Any, Protocol
 
 from llmgen.errors import TokenizerError, UsageError, kind_of, shown
 from llmgen.gguf import GGUFFile
@@ -282,10 +281,10 @@ class Tokenizer:
         tokens print as their spelling.  ``skip_special`` leaves these out, except for thinking
         tags such as ``<think>``.  Bytes that are not UTF-8 become U+FFFD.
         """
-        if not isinstance(ids, Iterable):
+        if not isinstance(ids, Iterable) or isinstance(ids, (bytes, bytearray)):
             raise UsageError(f"token ids must be a list of whole numbers, not {kind_of(ids)}")
         decoder = self.stream_decoder(skip_special)
-        return "".join([*(decoder.push(_whole(id)) for id in ids), decoder.finish()])
+        return "".join([*(decoder.push(id) for id in ids), decoder.finish()])
 
     def stream_decoder(self, skip_special: bool = False, continuation: bool = False) -> StreamDecoder:
         """A decoder that takes ids one at a time; its texts, joined, are what :meth:`decode` gives.
@@ -321,14 +320,6 @@ class Tokenizer:
         if not 0 <= id < len(vocab):
             raise TokenizerError(f"token id {id} is not in the vocabulary, expected 0 to {len(vocab) - 1}")
         return vocab
-
-
-def _whole(id: SupportsIndex) -> int:
-    """A token id as a Python int, whatever integer type it is."""
-    try:
-        return operator.index(id)
-    except TypeError:
-        raise UsageError(f"token ids must be whole numbers, not {shown(id)}") from None
 
 
 def _join(parts: Sequence[tuple[str, bool]]) -> tuple[str, list[Span]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any, Literal, get_args
 
+from llmgen.engine.arguments import whole_number, yes_or_no
 from llmgen.errors import UsageError, shown
 
 Method = Literal["coupled", "reject"]
@@ -43,12 +44,10 @@ class SpeculativeConfig:
 
     def __post_init__(self) -> None:
         for name in ("k_max", "k"):
-            value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= MOST_GUESSES:
-                raise _refuse(name, f"a whole number from 1 to {MOST_GUESSES}", value)
+            number = whole_number(_with_flag(name), getattr(self, name), 1, MOST_GUESSES)
+            object.__setattr__(self, name, number)
         for name in ("lookup", "adaptive", "extra_token"):
-            if not isinstance(getattr(self, name), bool):
-                raise _refuse(name, "True or False", getattr(self, name))
+            yes_or_no(_with_flag(name), getattr(self, name))
         share = self.min_acceptance
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
             raise _refuse("min_acceptance", "a number from 0 to 1", share)
@@ -73,8 +72,12 @@ _FLAGS = {
 
 
 def _refuse(name: str, expected: str, value: object) -> UsageError:
-    flag = f" ({_FLAGS[name]})" if name in _FLAGS else ""
-    return UsageError(f"{name}{flag} must be {expected}, not {shown(value)}")
+    return UsageError(f"{_with_flag(name)} must be {expected}, not {shown(value)}")
+
+
+def _with_flag(name: str) -> str:
+    """A field with its option on the command line, where it has one."""
+    return f"{name} ({_FLAGS[name]})" if name in _FLAGS else name
 
 
 def speculative_config(
