@@ -135,7 +135,25 @@ def _plain_name(name: str) -> str:
 
 
 def _show_option(repl: Repl, name: str) -> None:
-    note(f"{name} = {visible(getattr(repl.talk.sampling, name))}")
+    note(f"{name} = {visible(_in_words(getattr(repl.talk.sampling, name)))}")
+
+
+def _in_words(value: object) -> str:
+    """The value of a sampling option for people to read."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ", ".join(map(_item_in_words, value)) or "none"
+    return str(value)
+
+
+def _item_in_words(item: object) -> str:
+    """The same for one item of a value: a text in quotes, a token with its bias, a number."""
+    if isinstance(item, tuple):
+        return "=".join(map(str, item))
+    return repr(item) if isinstance(item, str) else str(item)
 
 
 def _show(repl: Repl, rest: str) -> None:
@@ -152,7 +170,12 @@ def _show(repl: Repl, rest: str) -> None:
     ]
     for field in dataclasses.fields(talk.sampling):
         value = getattr(talk.sampling, field.name)
-        rows.append((field.name, f"{value}{'' if value == getattr(default, field.name) else '  (changed)'}"))
+        rows.append(
+            (
+                field.name,
+                f"{_in_words(value)}{'' if value == getattr(default, field.name) else '  (changed)'}",
+            )
+        )
     note("\n".join(f"{name.ljust(22)} {visible(value)}" for name, value in rows), hang=23)
 
 

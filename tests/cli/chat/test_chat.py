@@ -247,7 +247,7 @@ def test_an_option_that_could_not_be_shown_is_refused() -> None:
     _, err = chat("/set logprobs 2", "/set temperature 0.5", "/set stop END", "/set when-full drop")
     assert err == (
         "error: logprobs can only be shown by --json, which this conversation was begun without\n"
-        "temp = 0.5\nstop = ('END',)\ncontext_full = shift\n"
+        "temp = 0.5\nstop = 'END'\ncontext_full = shift\n"
     )
     answers("/set logprobs 2", "Hi")
 
@@ -297,10 +297,12 @@ def test_one_option_for_a_full_context() -> None:
 
 def test_setting_showing_and_resetting() -> None:
     _, err = chat(
-        "/set temp", "/set temp 0.3", "/set temp", "/reset temp", "/set stop_token_ids 2 7", "/set x"
+        *("/set temp", "/set temp 0.3", "/set temp", "/reset temp", "/set stop_token_ids 2 7"),
+        *("/reset seed", "/set stop", "/set ignore_eos on", "/set logit_bias 5=-1", "/set x"),
     )
     assert err == (
-        "temp = 0.0\ntemp = 0.3\ntemp = 0.3\ntemp = 0.8\nstop_token_ids = (2, 7)\n"
+        "temp = 0.0\ntemp = 0.3\ntemp = 0.3\ntemp = 0.8\nstop_token_ids = 2, 7\n"
+        "seed = not set\nstop = none\nignore_eos = on\nlogit_bias = 5=-1.0\n"
         "error: there is no option 'x'; /show lists them\n"
     )
 
