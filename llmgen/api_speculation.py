@@ -75,7 +75,9 @@ class OpenDraft:
         self.model = Model.load(self._file, n_ctx=n_ctx, kv_type=kinds, progress=progress, beside=target)
         _log.debug("draft model %s: context %d", self._file.path, n_ctx)
         share = _bytes(self._file) / _bytes(self._target_file)
-        speculation = Speculation(self.config, DraftModel(self.model), share)
+        # a model that drafts for itself is always right, if it may choose any token
+        draft = DraftModel(self.model, all_tokens=self.model.fingerprint == target.fingerprint)
+        speculation = Speculation(self.config, draft, share)
         if self.config.adaptive:
             speculation.warm_up()
         return speculation

@@ -169,9 +169,13 @@ class Question:
 class DraftModel:
     """The smaller model, and how several sequences ask it at once."""
 
-    def __init__(self, model: ModelLike) -> None:
-        """Raises UsageError for a model that cannot draft."""
+    def __init__(self, model: ModelLike, all_tokens: bool = False) -> None:
+        """all_tokens: never choose among the most frequent ones only.
+
+        Raises UsageError for a model that cannot draft.
+        """
         self.model = model
+        self.all_tokens = all_tokens
         with_state = model.new_sequence()
         try:
             if with_state.needs_checkpoint:

@@ -100,7 +100,7 @@ class Speculator:
         if n:
             sampler = completion.sampler.guessing(independent=self.rejects)
             self._asked = Question(draft, tokens, n, sampler, completion.rules, self._goes_on)
-            if self._speculation.config.adaptive:
+            if self._speculation.among_frequent:
                 self._asked.role = role_of_guesses(completion.tokens)
         return self._asked
 
@@ -192,6 +192,11 @@ class Speculation:
         self.costs = StepCosts(draft_share if draft else 0.0)
         self.experience = Experience()
         self._turn = 0
+
+    @property
+    def among_frequent(self) -> bool:
+        """Whether the draft may choose among the most frequent tokens only, where that is enough."""
+        return self.config.adaptive and self.draft is not None and not self.draft.all_tokens
 
     def renewed(self) -> Speculation:
         """The same options and draft, with nothing known yet of what guesses cost and how often they are right."""

@@ -162,21 +162,42 @@ def test_a_draft_chooses_among_the_first_tokens(monkeypatch):
         model.close()
 
 
-@pytest.mark.parametrize("method", ["coupled", "reject"])
-def test_guesses_among_the_first_tokens_change_no_text(monkeypatch, method):
+def _guess_among_64(monkeypatch):
+    """Let drafts choose among 64 tokens only wherever they may choose among the most frequent ones."""
     monkeypatch.setattr("llmgen.backends.cpu.model.GUESSABLE", 64)
     monkeypatch.setattr("llmgen.engine.speculation.speculator.role_of_guesses", lambda answer: "guess")
-    monkeypatch.setattr("llmgen.engine.speculation.pace.Pace._bounded", lambda pace, most, *rest: most)
+    may = property(lambda speculation: not speculation.draft.all_tokens)
+    monkeypatch.setattr("llmgen.engine.speculation.speculator.Speculation.among_frequent", may)
+
+
+def test_a_model_that_drafts_for_itself_chooses_among_all_tokens(monkeypatch):
+    _guess_among_64(monkeypatch)
+    path = build_arch("llama-dense")
+    config = SpeculativeConfig(draft=path, adaptive=False)
+    with LLM(path, n_ctx=256, n_threads=1, speculation=config) as llm:
+        _, figures = answers(llm, 60)
+    for one in figures:
+        assert one.guessed >= 40
+        assert one.acceptance_rate == 1
+
+
+@pytest.mark.parametrize("method", ["coupled", "reject"])
+def test_guesses_among_the_first_tokens_change_no_text(monkeypatch, method):
+    _guess_among_64(monkeypatch)
+    monkeypatch.setattr(Model, "fingerprint", property(lambda model: str(id(model))))  # as of two files
     path = build_arch("llama-dense")
     chains = CHAINS if method == "coupled" else CHAINS[:1]  # the other method keeps greedy texts only
     params = [chain.with_(max_tokens=60, ignore_eos=True) for chain in chains]
     with LLM(path, n_ctx=256, n_threads=1) as llm:
         expected = [llm.generate(PROMPT, chain).token_ids for chain in params]
-    config = SpeculativeConfig(draft=path, method=method)
+    config = SpeculativeConfig(draft=path, method=method, adaptive=False)
     with LLM(path, n_ctx=256, n_threads=1, speculation=config) as llm:
         results = [llm.generate(PROMPT, chain) for chain in params]
     assert [result.token_ids for result in results] == expected
     assert all(result.speculation.guessed for result in results)
+    assert any(
+        result.speculation.acceptance_rate < 1 for result in results
+    )  # some tokens are not among the 64
 
 
 @pytest.mark.skipif(not supported(), reason="large pages need Linux")
