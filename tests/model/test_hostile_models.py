@@ -157,7 +157,6 @@ def test_what_cannot_be_a_model_is_refused(name: str, tmp_path: Path) -> None:
         ("blk.0.attn_q_norm.weight", "blk.1.attn_q_norm.weight"),
         ("output_norm.bias",),
         ("blk.0.attn_sinks.weight",),
-        ("blk.0.attn_q.input_scale",),
         ("blk.1.ffn_norm.bias", "blk.1.attn_rot_embd", "token_embd_norm.weight"),
         ("rope_factors_long.weight", "rope_factors_short.weight"),  # of a file whose scaling is another
     ],

@@ -10,8 +10,8 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import BinaryIO, cast
 
 CANNOT_WRITE = "cannot write the output"
 """Stands for stdout where an error of the system names the file that failed."""
@@ -30,7 +30,7 @@ def prepare_streams() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper) and _is_plain(sys.stdout, sys.__stdout__):
         sys.stdout = _Output.replacing(sys.stdout)
     if isinstance(sys.stderr, io.TextIOWrapper) and _is_plain(sys.stderr, sys.__stderr__):
-        sys.stderr = _forgiving(sys.stderr)
+        sys.stderr = _Notes.replacing(sys.stderr)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -79,24 +79,30 @@ def _named() -> Iterator[None]:
         raise
 
 
-def _forgiving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    """The same stream, which takes everything: what cannot be written is dropped, and later text tried again."""
-    buffer = io.BufferedWriter(_Notes(stream.fileno(), "w", closefd=False))
-    return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=True)
+class _Notes(io.TextIOWrapper):
+    """A stderr on a full disk, a pipe that nobody reads or a lost terminal, seen as one that takes all.
 
-
-class _Notes(io.FileIO):
-    """A file on a full disk, a pipe that nobody reads or a lost terminal, seen as one that takes all.
-
-    This is below the buffer, which would keep what could not be written, and fail again when Python ends.
+    What cannot be written is dropped.  The file lies right below the text layer, which forgets a line as soon as it
+    hands it on.  A buffer between them would keep what could not be written, and fail again when Python ends, and
+    a file in Python below that buffer would write a line twice at Ctrl-C, as above.
     """
 
-    def write(self, data: Any) -> int:
+    @classmethod
+    def replacing(cls, stream: io.TextIOWrapper) -> _Notes:
+        """The same stream in this class; the original stays open because the interpreter holds it too."""
+        stream.flush()
+        file = cast(BinaryIO, io.FileIO(stream.fileno(), "w", closefd=False))
+        return cls(file, stream.encoding, stream.errors, line_buffering=True)
+
+    def write(self, text: str) -> int:
         try:
-            written = super().write(data)
+            return super().write(text)
         except OSError:
-            written = None
-        return memoryview(data).nbytes if written is None else written
+            return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()
 
 
 def silence_stdout() -> None:
