@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.cpu.binding import Binding
+from llmgen.backends.cpu.kernels import attention_arguments  # noqa: F401 - the tables of the steps
 from llmgen.backends.cpu.kernels.kv import attention_kernel, store_kernel
 from llmgen.backends.cpu.kernels.layout import FIELDS
 from llmgen.backends.cpu.plan import EVERYTHING, Access, At, Value

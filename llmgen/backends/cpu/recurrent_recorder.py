@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmgen.backends.cpu.kernels import recurrent_arguments  # noqa: F401 - the tables of the steps
 from llmgen.backends.cpu.partitions import Heads, Rows, rows_unit, share
 from llmgen.backends.cpu.plan import EVERYTHING, Access, Each, Value
 from llmgen.backends.cpu.recorder import Recorder

@@ -74,100 +74,6 @@ class Rope(NamedTuple):
     control: Any
 
 
-class Store(NamedTuple):
-    """cache: keys and values of kv heads first..last; those that are not stored are 0."""
-
-    k: Any
-    k_stride: Any
-    v: Any
-    v_stride: Any
-    first: Any
-    last: Any
-    key_dim: Any  # values of a head's key
-    value_dim: Any  # numbers of a head's value
-    k_at: Any  # bytes from the sequence's cache to this layer's keys
-    v_at: Any  # and to its values
-    blocks: Any  # key blocks that the layer keeps
-    split_tokens: Any
-    control: Any
-
-
-class Attend(NamedTuple):
-    """attention: both roles.  Generated tokens leave row states, which ``Combine`` merges."""
-
-    q: Any
-    q_stride: Any
-    n_kv: Any  # key/value heads
-    group: Any  # query heads of each
-    key_dim: Any  # values of a head's key
-    value_dim: Any
-    k_at: Any  # bytes from a sequence's cache to this layer's keys
-    v_at: Any  # ... and values
-    blocks: Any  # key blocks that the layer keeps
-    window: Any  # keys that a query sees; -n: those from the last multiple of n on
-    last: Any  # which field of the control block has the last position that a token sees, in bytes from ``control``
-    cap: float  # soft cap of the scores, or 0
-    slopes: Any  # 0, or float32 [heads]: what a score loses with each position of distance
-    sinks: Any  # 0, or float32 [heads]: a score that takes part in the softmax and has no value
-    out: Any  # tiles: float32 [tokens][heads * value_dim]; blocks: row states [tokens][n_kv][blocks seen][group]
-    out_stride: Any
-    scratch: Any  # see attention.py
-    control: Any
-
-
-class AttendLatent(NamedTuple):
-    """latent: as ``Attend``, over a latent cache, whose values are the first part of its keys."""
-
-    q: Any  # float32 [tokens][heads][value_dim], meets the content
-    q_stride: Any
-    q_position: Any  # float32 [tokens][heads][key_dim], meets the position part
-    q_position_stride: Any
-    group: Any  # query heads
-    key_dim: Any  # values of the position part
-    value_dim: Any  # values of the content
-    k_at: Any  # bytes from a sequence's cache to this layer's position parts
-    v_at: Any  # ... and contents
-    blocks: Any
-    window: Any
-    last: Any
-    cap: float
-    sinks: Any
-    out: Any  # tiles: float32 [tokens][heads * value_dim]; blocks: row states [tokens][blocks seen][heads]
-    out_stride: Any
-    scratch: Any  # see latent.py
-    chosen: Any  # role "chosen": what indexer:choose has left, ChooseKeys.out
-    chosen_stride: Any
-    control: Any
-
-
-class ScoreKeys(NamedTuple):
-    """indexer:scores: out[token][key] = the sum over heads of weight * max(0, q . key)."""
-
-    q: Any  # float32 [tokens][heads][key_dim]
-    q_stride: Any
-    weights: Any  # float32 [tokens][heads]
-    weights_stride: Any
-    heads: Any
-    key_dim: Any
-    k_at: Any  # bytes from a sequence's cache to the keys
-    out: Any  # float32 [tokens][n_ctx in whole groups]
-    out_stride: Any
-    scratch: Any  # float32 [key_dim][KEY_GROUP]
-    control: Any
-
-
-class ChooseKeys(NamedTuple):
-    """indexer:choose: the k keys of each token with the largest scores."""
-
-    scores: Any  # ScoreKeys.out
-    scores_stride: Any
-    k: Any
-    out: Any  # int64 [tokens][1 + k]: how many, then their positions, ascending
-    out_stride: Any
-    scratch: Any  # int64 [256]
-    control: Any
-
-
 class Turned(NamedTuple):
     """quants.turned: blocks first..last of every row of a matrix, each row times one value of each token, summed."""
 
@@ -182,21 +88,6 @@ class Turned(NamedTuple):
     out: Any  # float32 [tokens][weights of a row]
     out_stride: Any
     scratch: Any  # float32 [rows][weights of this thread's blocks, in whole vectors]
-    control: Any
-
-
-class Combine(NamedTuple):
-    """attention:combine: the row states of each query head -> its result."""
-
-    n_kv: Any
-    group: Any
-    value_dim: Any
-    window: Any  # as in Attend
-    last: Any
-    states: Any  # Attend.out
-    states_stride: Any
-    out: Any  # float32 [tokens][heads * value_dim]
-    out_stride: Any
     control: Any
 
 
@@ -280,78 +171,6 @@ class HeadPart(NamedTuple):
     start: Any
     n: Any  # values taken of each head
     split_tokens: Any
-    control: Any
-
-
-class Convolve(NamedTuple):
-    """recurrent:convolve: columns first..last, for all tokens."""
-
-    x: Any
-    x_stride: Any
-    weight: Any  # float32 [taps][columns]
-    weight_row: Any  # bytes of a row of it
-    bias: Any  # float32 [columns], or 0
-    taps: Any
-    state_at: Any  # bytes from the sequence's memory to the state
-    state_row: Any  # bytes of a row of the state
-    out: Any
-    out_stride: Any
-    first: Any
-    last: Any
-    control: Any
-
-
-class LinearAttend(NamedTuple):
-    """recurrent:linear_attend, delta_rule: heads first..last, for all tokens."""
-
-    q: Any  # float32 [tokens][n_keys][key_dim]
-    q_stride: Any
-    k: Any
-    k_stride: Any
-    v: Any  # float32 [tokens][heads][value_dim]
-    v_stride: Any
-    decay: Any  # float32 [tokens][heads][decay_width]
-    decay_stride: Any  # 0: the same for all tokens
-    decay_width: Any  # 1: one for a head; key_dim: one for each row of the state
-    decay_step: Any  # bytes from one row's decay to the next: 0 or 4
-    write: Any  # float32 [tokens][heads], or 0
-    write_stride: Any
-    skip: Any  # float32 [heads], or 0
-    key_dim: Any
-    value_dim: Any
-    n_keys: Any  # heads of q and k
-    group: Any  # heads that each of them serves
-    tiled: Any  # 1: every n_keys-th head; 0: neighbours
-    state_at: Any
-    out: Any
-    out_stride: Any
-    scratch: Any  # 64 bytes
-    first: Any
-    last: Any
-    control: Any
-
-
-class SelectiveScan(NamedTuple):
-    """recurrent:selective_scan: columns first..last, for all tokens."""
-
-    x: Any
-    x_stride: Any
-    step: Any  # float32 [tokens][columns]
-    step_stride: Any
-    a: Any  # float32 [size][columns]
-    a_row: Any  # bytes of a row of it
-    b: Any  # float32 [tokens][size]
-    b_stride: Any
-    c: Any
-    c_stride: Any
-    skip: Any  # float32 [columns]
-    size: Any  # of each column's state
-    state_at: Any
-    state_row: Any
-    out: Any
-    out_stride: Any
-    first: Any
-    last: Any
     control: Any
 
 
@@ -452,12 +271,6 @@ class Panel(NamedTuple):
 TABLES: dict[str, type[Any]] = {
     "activations": Quantize,
     "activations:tiles": Tiles,
-    "attention": Attend,
-    "attention:combine": Combine,
-    "cache": Store,
-    "indexer": ScoreKeys,
-    "indexer:choose": ChooseKeys,
-    "latent": AttendLatent,
     "norms": Norm,
     "pointwise": Binary,
     "pointwise:add_row": AddRow,
@@ -483,14 +296,10 @@ TABLES: dict[str, type[Any]] = {
     "quants.float_panel": Panel,
     "quants.panel": Panel,
     "quants.rows": Embed,
-    "recurrent:convolve": Convolve,
-    "recurrent:delta_rule": LinearAttend,
-    "recurrent:linear_attend": LinearAttend,
-    "recurrent:selective_scan": SelectiveScan,
     "quants.turned": Turned,
     "rope": Rope,
 }
-"""By kernel; by file for all its other kernels."""
+"""By kernel; by file for all its other kernels.  Families with tables of their own add them: see *_arguments.py."""
 
 
 def table_of(kernel: str) -> type[Any]:

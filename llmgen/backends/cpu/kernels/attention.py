@@ -27,7 +27,8 @@ from llmgen.backends.cpu.kernels.abi import (
     share,
     step,
 )
-from llmgen.backends.cpu.kernels.arguments import Attend, Combine, places
+from llmgen.backends.cpu.kernels.arguments import places
+from llmgen.backends.cpu.kernels.attention_arguments import Attend, Combine
 from llmgen.backends.cpu.kernels.attention_rows import (
     clear_rows,
     merge_row,

@@ -13,7 +13,8 @@ from llmgen.backends.cpu.kernels.abi import (
     step,
     tokens_of,
 )
-from llmgen.backends.cpu.kernels.arguments import Store, places
+from llmgen.backends.cpu.kernels.arguments import places
+from llmgen.backends.cpu.kernels.attention_arguments import Store
 from llmgen.backends.cpu.kernels.kv import TABLE, KVKind, key_group_bytes, kinds_of, value_block_bytes
 from llmgen.backends.cpu.kernels.kv.encode import put_key_of, put_value_of
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP

@@ -21,7 +21,8 @@ from llmgen.backends.cpu.kernels.abi import (
     share,
     step,
 )
-from llmgen.backends.cpu.kernels.arguments import ChooseKeys, ScoreKeys, places
+from llmgen.backends.cpu.kernels.arguments import places
+from llmgen.backends.cpu.kernels.attention_arguments import ChooseKeys, ScoreKeys
 from llmgen.backends.cpu.kernels.functions import relu
 from llmgen.backends.cpu.kernels.kv import TABLE, key_group_bytes
 from llmgen.backends.cpu.kernels.kv.decode import decode_keys_of

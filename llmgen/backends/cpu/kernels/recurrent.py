@@ -17,8 +17,9 @@ from llmgen.backends.cpu.kernels.abi import (
     inline,
     step,
 )
-from llmgen.backends.cpu.kernels.arguments import Convolve, LinearAttend, SelectiveScan, places
+from llmgen.backends.cpu.kernels.arguments import places
 from llmgen.backends.cpu.kernels.functions import exp
+from llmgen.backends.cpu.kernels.recurrent_arguments import Convolve, LinearAttend, SelectiveScan
 from llmgen.backends.cpu.kernels.simd import (
     fma,
     load_f32,

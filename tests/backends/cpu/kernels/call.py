@@ -20,6 +20,7 @@ import numpy as np
 from kernels import emulated
 
 from llmgen.backends.cpu import kernels
+from llmgen.backends.cpu.kernels import attention_arguments, recurrent_arguments  # noqa: F401 - tables of steps
 from llmgen.backends.cpu.kernels.arguments import table_of
 from llmgen.backends.cpu.kernels.decode_plan import CONTROL_WORDS, LOCAL, STREAMS, TOGETHER
 from llmgen.backends.cpu.kernels.kv import TABLE as KV_KINDS
