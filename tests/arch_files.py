@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gguf_writing import write_out
 from llmgen.quantize.rules import can_change
 
 _MASK = (1 << 64) - 1
@@ -38,10 +39,7 @@ def build_file(spec: dict[str, Any], path: Path, type_name: str, seed: int = _SE
         changes = can_change(name, shape, spec["arch"])  # routers do not, for one
         own = qtype if changes else gguf.GGMLQuantizationType.F32
         _add_tensor(writer, name, weights(name, shape, seed), own)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
 
 
 def _add_tensor(writer: Any, name: str, values: np.ndarray, qtype: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import gguf
 import tiny
+from gguf_writing import write_out
 from llmgen.gguf import GGMLType
 from models import gemma3, smollm2
 from program import llmgen, refused
@@ -93,10 +94,7 @@ def write(
     for key, value in extra.items():
         writer.add_string(key.replace("__", "."), value)
     writer.add_tensor(tensor, np.zeros((4, 32), dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path
 
 

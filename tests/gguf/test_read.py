@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import gguf
 import gguf_files as gf
 from gguf import GGMLQuantizationType, GGUFValueType
+from gguf_writing import write_out
 from llmgen.errors import UnsupportedModelError
 from llmgen.gguf import GGMLType, GGUFFile, StringArray
 from models import gemma3, smollm2
@@ -187,10 +188,7 @@ def test_against_the_gguf_package(tmp_path: Path) -> None:
     writer.add_tensor("half", rng.standard_normal((2, 3, 5)).astype(np.float16))
     blocks = gguf.quants.quantize(rng.standard_normal((4, 256), dtype=np.float32), GGMLQuantizationType.Q8_0)
     writer.add_tensor("quantized", blocks, raw_dtype=GGMLQuantizationType.Q8_0)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     compare_with_oracle(path)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import gguf
 import gguf_files as gf
+from gguf_writing import write_out
 from llmgen.errors import ModelFileError
 from llmgen.gguf import GGUFFile
 
@@ -60,10 +61,7 @@ def test_files_that_the_gguf_package_splits(tmp_path: Path) -> None:
     weights = {f"w{i}": np.full((4, 8), i, np.float32) for i in range(5)}
     for key, weight in weights.items():
         writer.add_tensor(key, weight)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     with GGUFFile.open(tmp_path / name(1, 3, "m")) as file:
         assert len(file.paths) == 3
         for key, weight in weights.items():

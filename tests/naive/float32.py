@@ -8,6 +8,7 @@ import numpy as np
 from gguf.quants import dequantize
 
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from gguf_writing import write_out
 
 
 def float32_copy(source: Path, target: Path) -> Path:
@@ -20,8 +21,5 @@ def float32_copy(source: Path, target: Path) -> Path:
             writer.add_key_value(name, entry.contents(), entry.types[0], sub_type=element)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, dequantize(tensor.data, tensor.tensor_type).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return target

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gguf
+from gguf_writing import write_out
 from llmgen.errors import UsageError
 from llmgen.gguf import GGMLType, GGUFFile
 from llmgen.quantize import MIXES, mix_named, plan
@@ -27,10 +28,7 @@ def write(path: Path, facts: dict[str, Any]) -> Path:
         writer.add_uint32(f"{facts['architecture']}.{key}", value)
     for name, shape in facts["tensors"]:
         writer.add_tensor(name, np.zeros(shape[::-1], np.float32 if len(shape) == 1 else np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path
 
 

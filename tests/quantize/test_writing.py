@@ -14,6 +14,7 @@ import pytest
 import gguf
 import gguf_files as gf
 import tiny
+from gguf_writing import write_out
 from llmgen.errors import LLMGenError, UnsupportedModelError, UsageError
 from llmgen.gguf import GGMLType, GGUFFile
 from llmgen.quantize import MIXES, mix_named, quantize
@@ -91,10 +92,7 @@ def test_parts_become_one_file(tmp_path: Path) -> None:
     weights = {f"blk.{i}.w.weight": np.full((4, 32), i + 1, np.float32) for i in range(5)}
     for name, array in weights.items():
         writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     first = tmp_path / "m-00001-of-00003.gguf"
     with pytest.raises(UsageError, match="the model itself"):
         made(first, "Q8_0", tmp_path / "m-00002-of-00003.gguf", overwrite=True)
@@ -111,10 +109,7 @@ def test_the_alignment_is_kept(tmp_path: Path) -> None:
     writer.add_custom_alignment(256)
     for i in range(3):
         writer.add_tensor(f"w{i}.weight", np.full((3, 32), i, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     out = made(tmp_path / "source.gguf", "Q4_0", tmp_path / "out.gguf")
     reader = gguf.GGUFReader(out)
     assert reader.alignment == 256
@@ -276,10 +271,7 @@ def fp4(path: Path, factors: dict[str, np.ndarray]) -> Path:
         writer.add_tensor(name, blocks.reshape(*shape[:-1], -1), raw_dtype=gguf.GGMLQuantizationType.NVFP4)
     for name, values in factors.items():
         writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path
 
 

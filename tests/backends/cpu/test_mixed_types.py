@@ -11,6 +11,7 @@ from kernels.matrices import QUANTIZED, ggml_type, random_matrix
 import gguf
 import tiny
 from engines import engine, one_by_one
+from gguf_writing import write_out
 from naive import logits, nmse
 
 WIDTH, LAYERS = 256, 1
@@ -61,10 +62,7 @@ def write(path: Path, embedding: str, output: str, others: tuple[str, ...], expe
             writer.add_tensor(f"{name}.weight", rng.normal(0, 0.06, (WIDTH, WIDTH)).astype(np.float16))
         else:
             writer.add_tensor(f"{name}.weight", small_blocks(key, rng), raw_dtype=ggml_type(key))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
 
 
 @pytest.mark.parametrize("first", range(0, len(KEYS), 7))
