@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,11 @@ class LargePages:
 
     def move_one(self) -> None:
         """Move one piece.  Raises OSError, and moves nothing more, where the system refuses that."""
-        with (
-            self._stopped_by_errors(),
-            suppress(IndexError),
-        ):  # another model of the file may take the last one
+        try:
             piece = self._left.pop()
+        except IndexError:  # another model of the file has taken the last one
+            return
+        with self._stopped_by_errors():
             _move(*piece)
             self._moved = piece
 

@@ -26,7 +26,6 @@ from llmgen.engine.speculation.stats import Idle, SpeculationStats
 from llmgen.sampling.rejection import Guess
 
 State = TypeVar("State")
-_ANY = 1 << 30
 
 
 class Speculator:
@@ -127,7 +126,9 @@ class Speculator:
             self._n_sequences, costs.guess_s, token_s
         ):
             seen, missing = FEWEST, 0
-        behind = min(draft.behind(tokens), seen or _ANY)
+        behind = draft.behind(tokens)
+        if seen:
+            behind = min(behind, seen)
         before_s = token_s * missing
         if not missing:  # all but the tokens of one run are computed before that
             before_s = costs.guess_run_s(min(behind, MOST_TOKENS)) - costs.guess_s
