@@ -106,7 +106,8 @@ def _remove_leftovers(folder: Path) -> None:
     """Remove what killed programs left: files that no process has locked."""
     for path in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
         with suppress(OSError), open(path, "rb", opener=_open_own) as file:
-            if try_lock(file) == "held":
+            # somebody else may have removed it meanwhile, and its writer made a new one of that name
+            if try_lock(file) == "held" and is_at(file, path):
                 path.unlink()
 
 

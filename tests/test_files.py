@@ -8,9 +8,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import IO
 
 import pytest
 
+from llmgen import files
 from llmgen.files import naming, replacing, try_lock
 
 posix = pytest.mark.skipif(os.name == "nt", reason="POSIX locks, modes and signals")
@@ -117,6 +119,28 @@ def test_only_plain_files_of_that_name_are_leftovers(tmp_path: Path) -> None:
         pass
     kept = [".llmgen-folder.tmp", ".llmgen-link.tmp", ".llmgen-pipe.tmp", "file", "mine"]
     assert names(tmp_path) == kept
+
+
+@posix
+def test_a_name_that_belongs_to_a_new_file_by_now_is_no_leftover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leftover = tmp_path / ".llmgen-old.tmp"
+    leftover.write_bytes(b"left")
+
+    def lock_late(file: IO[bytes]) -> str:
+        if os.path.samestat(
+            os.fstat(file.fileno()), inode
+        ):  # another program removes it and its name is used anew
+            leftover.unlink()
+            leftover.write_bytes(b"new")
+        return try_lock(file)
+
+    inode = leftover.stat()
+    monkeypatch.setattr(files, "try_lock", lock_late)
+    with replacing(tmp_path / "file"):
+        pass
+    assert leftover.read_bytes() == b"new"
 
 
 def test_many_writers_leave_one_whole_file(tmp_path: Path) -> None:

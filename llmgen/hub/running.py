@@ -133,7 +133,10 @@ def _read(path: Path) -> Process | None:
         with open(path, "rb") as file:
             state = try_lock(file)
             if state == "held" or (state == "unsupported" and not _exists(pid)):
-                path.unlink()
+                if is_at(
+                    file, path
+                ):  # otherwise its process ended meanwhile, and opened a new file of that name
+                    path.unlink()
                 return None
             file.seek(1)
             data = read_bounded(file, _MOST_BYTES) or b""

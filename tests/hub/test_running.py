@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
+from llmgen.files import try_lock
+from llmgen.hub import running
 from llmgen.hub.running import processes, registered
 
 CHILD = """
@@ -61,6 +64,27 @@ def test_a_killed_process_is_gone_though_its_number_is_in_use_again(folder: Path
     [left] = folder.iterdir()
     left.rename(folder / f"{os.getpid()}-5")
     assert processes() == []
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX locks")
+def test_a_model_that_is_opened_again_while_somebody_looks_stays_listed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = registered("run", Path("a"))
+    again = registered("run", Path("b"))
+    first.__enter__()
+
+    def lock_late(file: IO[bytes]) -> str:
+        monkeypatch.setattr(running, "try_lock", try_lock)
+        first.__exit__(None, None, None)
+        again.__enter__()  # a new file of the name that was opened
+        return try_lock(file)
+
+    monkeypatch.setattr(running, "try_lock", lock_late)
+    assert processes() == []  # the file that was opened is gone
+    assert [Path(process.path) for process in processes()] == [Path("b").absolute()]
+    again.__exit__(None, None, None)
     assert list(folder.iterdir()) == []
 
 
