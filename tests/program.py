@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,35 @@ from pathlib import Path
 PROGRAM = [sys.executable, "-m", "llmgen"]
 HANGS_S = 600
 """After this a program counts as hanging: it may first have to compile all kernels on a busy machine."""
+
+
+_SIGNALLED = """
+import os, pkgutil, sys
+place, nth, number = sys.argv[1:4]
+del sys.argv[1:4]
+owner, _, name = place.rpartition(".")
+owner = pkgutil.resolve_name(owner)
+function, calls = getattr(owner, name), []
+
+def counted(*args, **options):
+    result = function(*args, **options)
+    calls.append(name)
+    if len(calls) == int(nth):
+        os.kill(os.getpid(), int(number))
+    return result
+
+setattr(owner, name, counted)
+from llmgen.cli import main
+main()
+"""
+
+
+def signalled(method: str, call: int = 1, number: int = signal.SIGINT) -> list[str]:
+    """The program, to which a signal comes right after the nth call of a method (``module:Class.method``).
+
+    However slow the test is, it cannot come too late.
+    """
+    return [sys.executable, "-c", _SIGNALLED, method, str(call), str(int(number))]
 
 
 def environment(**changes: str | None) -> dict[str, str]:
@@ -112,7 +142,7 @@ def in_terminal(
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    piped, _ = program.communicate(input, timeout=300)
+    piped, _ = program.communicate(input, timeout=HANGS_S)
     watcher.join()
     os.close(master)
     return Seen(program.returncode, seen.decode(), (piped or b"").decode())

@@ -25,7 +25,7 @@ with replacing(Path(sys.argv[1])) as file:
     file.write(b"half")
     file.flush()
     print("half", flush=True)
-    time.sleep(100)
+    time.sleep(3600)
 """
 
 

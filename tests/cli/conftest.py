@@ -16,7 +16,7 @@ def compiled() -> None:
             path = model()
         except pytest.skip.Exception:
             continue
-        done = llmgen("warmup", str(path), timeout=600)
+        done = llmgen("warmup", str(path))
         assert done.returncode == 0, done.stderr
 
 

@@ -16,7 +16,7 @@ from llmgen.hub import state
 from llmgen.model.kv_config import KV_KINDS
 from llmgen.quantize.mixes import MIXES
 from llmgen.tokenizer.builtin import FORMATS
-from program import environment
+from program import HANGS_S, environment
 
 MODEL_LAYER = "application/vnd.ollama.image.model"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -61,7 +61,7 @@ def offered(shell: str, *words: str, options: tuple[str, ...] = ()) -> subproces
         env=environment(**variables),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS_S,
     )
 
 

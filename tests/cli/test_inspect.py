@@ -191,7 +191,7 @@ def test_a_context_above_the_trained_one_warns_with_both_numbers(command: str, t
         "perplexity": [str(text)],
     }
     for n_ctx, warned in ((256, False), (257, True)):
-        done = llmgen(command, model, *arguments[command], "-c", str(n_ctx), timeout=300)
+        done = llmgen(command, model, *arguments[command], "-c", str(n_ctx))
         assert (
             "warning: a context of 257 tokens (-c), and this model was made for 256" in done.stderr
         ) == warned

@@ -19,7 +19,7 @@ ENDLESS = ("--ignore-eos", "-n", "100000000", "--context-full", "shift", "--seed
 def running(tmp_path: Path) -> tuple[Path, subprocess.Popen[bytes]]:
     """A model file, and a program in the middle of an endless answer of it."""
     path = tiny.write(tmp_path / "tiny.gguf")
-    warm = llmgen("warmup", str(path), timeout=600)
+    warm = llmgen("warmup", str(path))
     assert warm.returncode == 0, warm.stderr
     program = subprocess.Popen(
         [*PROGRAM, "run", str(path), "a b", *ENDLESS],

@@ -17,7 +17,7 @@ import gguf
 import hub_server
 import tiny
 from hub_server import Hub
-from program import PROGRAM, environment, in_terminal, llmgen, refused
+from program import HANGS_S, PROGRAM, environment, in_terminal, llmgen, refused
 
 
 @dataclass
@@ -166,7 +166,7 @@ def _answered(place: Place, answer: str, *arguments: str) -> str:
         [*PROGRAM[1:], *arguments],
         env=environment(**place.variables),
         encoding="utf-8",
-        timeout=60,
+        timeout=HANGS_S,
     )
     child.expect_exact("[y/N]")
     before = str(child.before) + str(child.after)

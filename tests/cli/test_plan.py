@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> str:
 
 def test_a_plan_as_json_and_as_a_table(model: str, tmp_path: Path) -> None:
     kept = ("--kv-plan", str(tmp_path / "plans.json"))
-    done = llmgen("plan", model, *CONTEXT, *SMALL, *kept, "--json", timeout=600)
+    done = llmgen("plan", model, *CONTEXT, *SMALL, *kept, "--json")
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
     fitting = [entry["kinds"] for entry in plan["candidates"] if entry["fits"]]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from models import gemma3, smollm2
-from program import PROGRAM, environment, llmgen, refused
+from program import HANGS_S, PROGRAM, environment, llmgen, refused
 
 TEXT = "Hello  world\n<|im_end|> ünï 🎉"
 
@@ -103,7 +103,7 @@ class TestTerminal:
             env=environment(**({"TERM": "xterm-256color", "NO_COLOR": None} | changes)),  # type: ignore[arg-type]
             encoding="utf-8",
             dimensions=(24, 100),
-            timeout=300,
+            timeout=HANGS_S,
         )
         return str(program.read())
 

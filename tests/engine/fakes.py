@@ -19,6 +19,8 @@ from llmgen.errors import Interrupted
 
 N_VOCAB = 260
 EOG = 256  # 257, 258, 259: control tokens without text
+NEVER = 3600.0
+"""Seconds of a call that ends only when it is stopped."""
 
 
 @dataclass(frozen=True)

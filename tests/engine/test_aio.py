@@ -5,10 +5,11 @@ import threading
 
 import pytest
 
-from engine.fakes import FakeModel, FakeTokenizer
+from engine.fakes import NEVER, FakeModel, FakeTokenizer
 from llmgen.engine import SamplingParams, Session
 from llmgen.engine.aio import stream_async
 from llmgen.errors import UsageError
+from program import HANGS_S
 
 GREEDY = SamplingParams(temp=0.0, max_tokens=20, ignore_eos=True)
 
@@ -29,7 +30,7 @@ def test_the_loop_stays_free_and_two_run_side_by_side():
 
     def await_a_tick():
         ticked.clear()
-        assert ticked.wait(60), "the loop does not run while the model computes"
+        assert ticked.wait(HANGS_S), "the loop does not run while the model computes"
 
     model.before_call = await_a_tick
 
@@ -56,7 +57,7 @@ def test_the_loop_stays_free_and_two_run_side_by_side():
 
 def test_cancelling_the_task_stops_the_computation():
     model = FakeModel()
-    model.slow_s = 600.0
+    model.slow_s = NEVER
     s = Session(model, FakeTokenizer())
 
     async def consume():

@@ -7,11 +7,10 @@ import threading
 
 import pytest
 
-from engine.fakes import GREEDY, FakeModel, says, session
+from engine.fakes import GREEDY, NEVER, FakeModel, says, session
 from llmgen.engine import SamplingParams, Session
 from llmgen.errors import LLMGenError, UsageError
-
-NEVER = 600.0  # seconds of a call that ends only when it is stopped
+from program import HANGS_S
 
 
 def test_closing_the_stream_stops_the_work_and_frees_the_session():
@@ -262,7 +261,7 @@ def test_closing_from_another_thread():
     worker.start()
     model.at_work.wait()
     assert stream.close() is False
-    worker.join(timeout=60)
+    worker.join(timeout=HANGS_S)
     assert not worker.is_alive()
     assert stream.result.finish_reason == "interrupted"
 
@@ -274,7 +273,7 @@ def test_closing_just_before_the_model_begins():
             super()._work(kind, n)  # which forgets earlier stops
 
     model = Model()
-    model.slow_s = 60.0
+    model.slow_s = NEVER
     stream = session(model).stream([1], GREEDY)
     list(stream)
     assert stream.result.finish_reason == "interrupted"

@@ -27,6 +27,8 @@ FOUND = {0: Measured(Reading(8, 4), {1: 0.25, 4: 0.125}), 2: Measured(Reading(8,
 
 def test_kept_readings_are_the_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "folder" / "plans.json"
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
     assert kept_readings(path, "a", 3, 60) == {}
     keep_readings(path, "a", {1: FOUND[0]}, 3)
     keep_readings(path, "b", FOUND, 3)
@@ -34,7 +36,6 @@ def test_kept_readings_are_the_readings(tmp_path: Path, monkeypatch: pytest.Monk
     assert kept_readings(path, "a", 3, 60) == kept_readings(path, "b", 3, 60) == FOUND
     assert kept_readings(path, "c", 3, 60) == kept_readings(path, "a", 2, 60) == {}
     assert len(json.loads(path.read_text())["decode"]) == 2
-    now = time.time()
     for later, holds in ((59, True), (61, False), (-10, False)):
         monkeypatch.setattr(time, "time", lambda later=later: now + later)
         assert bool(kept_readings(path, "a", 3, 60)) == holds

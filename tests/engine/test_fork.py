@@ -12,6 +12,7 @@ import pytest
 from engine.fakes import FakeModel, FakeTokenizer
 from llmgen.engine import Batch, Request, SamplingParams, Session
 from llmgen.engine.sessions import Sessions
+from program import HANGS_S
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
 SHORT = SamplingParams(max_tokens=4, temp=0.0)
@@ -26,7 +27,7 @@ def in_a_child(work: Callable[[], bool]) -> int:
         child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(60)
+        signal.alarm(HANGS_S)
         code = 1
         try:
             code = 0 if work() else 2

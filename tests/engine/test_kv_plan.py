@@ -241,11 +241,12 @@ def test_one_process_measures_at_a_time(tmp_path: Path) -> None:
 
 def test_a_plan_holds_for_a_time_and_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, config = tmp_path / "plans.json", KVAutoConfig(probe_interval=60)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
     keep(path, "a", config, plan_of())
     assert kept(path, "a", 999, config) is None  # what was chosen takes 1000
     assert kept(path, "a", 1000, config)
     assert kept(path, "a", 1500, dataclasses.replace(config, budget_mb=1.0)) is None
-    now = time.time()
     for later, holds in ((59, True), (61, False), (-10, False)):
         monkeypatch.setattr(time, "time", lambda later=later: now + later)
         assert (kept(path, "a", 1500, config) is not None) == holds

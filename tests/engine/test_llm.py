@@ -18,6 +18,7 @@ from archs import build_arch
 from llmgen import LLM, LLMGenError, SamplingParams
 from llmgen.engine import Request
 from llmgen.errors import ContextFullError, UnsupportedModelError, UsageError
+from program import HANGS_S
 
 GREEDY = SamplingParams(temp=0.0, max_tokens=8)
 PROMPT = "Once upon a time"
@@ -253,9 +254,9 @@ def test_closing_while_another_thread_generates():
     stream, begun = other.stream(PROMPT, ENDLESS), threading.Event()
     worker = threading.Thread(target=lambda: [begun.set() for _ in stream])
     worker.start()
-    assert begun.wait(60)
+    assert begun.wait(HANGS_S)
     other.close()
-    worker.join(timeout=60)
+    worker.join(timeout=HANGS_S)
     assert not worker.is_alive()
     assert stream.result.finish_reason == "interrupted"
 

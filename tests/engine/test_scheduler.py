@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from engine.fakes import FakeModel, FakeTokenizer
+from engine.fakes import NEVER, FakeModel, FakeTokenizer
 from llmgen.engine import Batch, Request, SamplingParams, Session
 from llmgen.engine.events import Ending
 from llmgen.engine.scheduler import Scheduler
@@ -129,7 +129,7 @@ def test_those_that_wait_for_a_shared_prompt_go_on_when_its_request_is_cancelled
 
 def test_cancelling_the_only_request_stops_its_call():
     model = FakeModel()
-    model.slow_s = 600.0
+    model.slow_s = NEVER
     scheduler, request = Scheduler(model, FakeTokenizer()), Request([1], GREEDY, "it")
     scheduler.submit(request)
     canceller = threading.Thread(target=lambda: (model.at_work.wait(), scheduler.cancel(request)))
@@ -145,7 +145,7 @@ def test_a_run_of_several_ends_early_only_where_all_of_them_have_to():
     for request in requests:
         scheduler.submit(request)
     scheduler.step()
-    model.slow_s = 600.0
+    model.slow_s = NEVER
     model.at_work.clear()
 
     def cancel_both():
@@ -166,7 +166,7 @@ def test_one_thread_watches_all_timeouts():
     schedulers = [Scheduler(model, FakeTokenizer()) for _ in range(3)]
     for scheduler in schedulers:
         for i in range(8):
-            scheduler.submit(Request([i], GREEDY.with_(timeout=600), i))
+            scheduler.submit(Request([i], GREEDY.with_(timeout=NEVER), i))
         scheduler.step()
     assert len(watchers()) == 1
     for scheduler in schedulers:
@@ -176,7 +176,7 @@ def test_one_thread_watches_all_timeouts():
 
 def test_a_stop_of_the_model_that_nobody_asked_for_ends_all():
     model = FakeModel()
-    model.slow_s = 600.0
+    model.slow_s = NEVER
     scheduler = Scheduler(model, FakeTokenizer())
     for i in range(2):
         scheduler.submit(Request([i], GREEDY, i))

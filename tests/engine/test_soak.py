@@ -16,6 +16,7 @@ import pytest
 import models
 from archs import build_arch
 from llmgen import LLM, LLMGenError, SamplingParams
+from program import HANGS_S
 
 MB = 1 << 20
 ROUNDS = 6
@@ -44,7 +45,7 @@ def open_files() -> int:
 
 def settles(count: Callable[[], int], limit: int) -> bool:
     """Whether a count comes down to the limit; a thread that ended is listed a moment longer."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANGS_S
     while count() > limit and time.monotonic() < deadline:
         time.sleep(0.01)
     return count() <= limit
@@ -188,7 +189,7 @@ def test_two_models_in_two_threads_are_as_each_alone() -> None:
         for worker in workers:
             worker.start()
         for worker in workers:
-            worker.join(timeout=300)
+            worker.join(timeout=HANGS_S)
         together = dict(results)
         for name, llm in zip(ARCHS, (a, b), strict=True):
             work(name, llm)

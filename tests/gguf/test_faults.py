@@ -12,6 +12,7 @@ import pytest
 import tiny
 from llmgen.errors import ModelFileError
 from llmgen.gguf import GGUFFile
+from program import HANGS_S
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="elsewhere a mapped file cannot be cut"
@@ -36,7 +37,7 @@ def lose(path: Path, before: str = "") -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", OPEN.format(before=before), str(path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS_S,
     )
 
 
@@ -96,7 +97,7 @@ handler(7)
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS_S,
     )
     assert done.returncode == 3, done.stderr
     assert done.stderr.count("error: ") == 1

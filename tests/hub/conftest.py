@@ -10,6 +10,7 @@ import pytest
 
 import hub_server
 from hub_server import Hub
+from program import HANGS_S
 
 
 @pytest.fixture
@@ -26,6 +27,11 @@ def hub_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "hf" / "token"))
+        for name in (
+            "HF_HUB_DOWNLOAD_TIMEOUT",
+            "HF_HUB_ETAG_TIMEOUT",
+        ):  # a server that is held up has not gone
+            monkeypatch.setattr(constants, name, HANGS_S)
         # as in a process that has not asked the hub yet, and on a day when it has not been asked
         monkeypatch.setattr(constants, "AGENT_HARNESSES_PATH", str(tmp_path / "hf" / "agents"), raising=False)
         if agents := sys.modules.get("huggingface_hub.utils._detect_agent"):

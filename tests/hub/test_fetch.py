@@ -21,6 +21,7 @@ from llmgen import hub
 from llmgen.errors import DownloadError
 from llmgen.files import folder_lock
 from llmgen.hub.pip import bytes_so_far
+from program import HANGS_S
 
 CONTENT = bytes(range(256)) * 2000
 HALVES = (CONTENT[:300_000], CONTENT[300_000:])
@@ -211,12 +212,12 @@ def test_only_one_holds_the_lock(tmp_path: Path) -> None:
         assert locked
         for thread in threads:
             thread.start()
-        until = time.monotonic() + 60
+        until = time.monotonic() + HANGS_S
         while len(waited) < len(threads) and time.monotonic() < until:
             time.sleep(0.01)
         assert most == 0
     for thread in threads:
-        thread.join(60)
+        thread.join(HANGS_S)
     assert most == 1
     assert len(waited) == len(threads)
     assert left_in(tmp_path) == set()
@@ -236,7 +237,7 @@ def test_two_processes_at_once(index: Path, tmp_path: Path) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(300)
+        process.join(HANGS_S)
     assert [process.exitcode for process in processes] == [0, 0]
     assert left_in(folder) == {"tiny.gguf"}
     assert (folder / "tiny.gguf").read_bytes() == CONTENT
@@ -250,18 +251,19 @@ def test_restart_after_an_interruption(index: Path, tmp_path: Path, kind: signal
     ready = tmp_path / "ready"
     program = (
         "import sys, time, pathlib; from llmgen import hub\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_fetch\n"
+        f"sys.path[:0] = {[str(folder) for folder in Path(__file__).parents[:2]]!r}; import test_fetch\n"
         "def progress(step, done, total):\n"
         "    if step == 'unpack':\n"
-        f"        pathlib.Path({str(ready)!r}).touch(); time.sleep(600)\n"
+        f"        pathlib.Path({str(ready)!r}).touch(); time.sleep(3600)\n"
         f"hub.fetch(test_fetch.model(), pathlib.Path({str(folder)!r}), progress)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + HANGS_S
     while not ready.exists() and child.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
+    assert ready.exists()
     child.send_signal(kind)
-    child.wait(120)
+    child.wait(HANGS_S)
     assert not (folder / "tiny.gguf").exists()
     if kind == signal.SIGINT:
         assert left_in(folder) == set()

@@ -16,6 +16,7 @@ from hub_fetches import DATA, OTHER, left, partial, pull
 from hub_server import Hub, sha256
 from llmgen.errors import DownloadError
 from llmgen.hub.remote import Watch
+from program import HANGS_S
 
 # -- connections
 
@@ -132,7 +133,7 @@ def test_it_goes_on_after_an_interruption(hub_at: Hub, kind: signal.Signals) -> 
     def stop_at_half(offset: int) -> None:
         if offset >= 131_072 and not gone.is_set():
             half.set()
-            gone.wait(60)
+            gone.wait(HANGS_S)
 
     hub_at.before_body = stop_at_half
     environment = {**os.environ, "HF_HUB_CACHE": constants.HF_HUB_CACHE}
@@ -141,12 +142,12 @@ def test_it_goes_on_after_an_interruption(hub_at: Hub, kind: signal.Signals) -> 
         *(None, None, None, subprocess.PIPE, subprocess.PIPE),
         env=environment,
     )
-    assert half.wait(60)
+    assert half.wait(HANGS_S)
     path = partial()
     while path.stat().st_size < 131_072:  # until the child has written what was sent
         assert child.poll() is None
     child.send_signal(kind)
-    out, error = child.communicate(timeout=60)
+    out, error = child.communicate(timeout=HANGS_S)
     gone.set()
     assert out == b""
     if kind == signal.SIGINT:

@@ -25,6 +25,7 @@ from llmgen.model.archs import read_model
 from llmgen.model.keys import Keys
 from llmgen.model.weights import Weights
 from llmgen.tokenizer import Tokenizer
+from program import HANGS_S
 
 NAN = float("nan")
 EPS, BASE = "attention.layer_norm_rms_epsilon", "rope.freq_base"
@@ -387,7 +388,7 @@ def test_no_damage_to_a_header_does_more_than_an_error(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         capture_output=True,
         text=True,
-        timeout=600,  # it hangs
+        timeout=HANGS_S,  # it hangs
     )
     assert done.returncode == 0, f"case {done.stdout.splitlines()[-1:]}: {done.stderr[-2000:]}"
 

@@ -109,7 +109,7 @@ def test_a_local_window_is_told(tmp_path: Path) -> None:
     model = str(tiny.write(tmp_path / "tiny.gguf"))
     options = ("--raw", "-n", "3", "--temp", "0", "-c", "128", "-t", "1", "--json")
     local = ("--decode-plan", "fixed", "--decode-local-window", "16")
-    done = llmgen("run", model, "ab" * 50, *options, *local, timeout=600)
+    done = llmgen("run", model, "ab" * 50, *options, *local)
     assert done.returncode == 0, done.stderr
     assert "note: generated tokens see only the first 64 keys and the last 16" in done.stderr
     assert json.loads(done.stdout)["decode_local_window"] == 16

@@ -18,6 +18,7 @@ from engines import engine
 from llmgen.backends.cpu.model import Model
 from llmgen.errors import Interrupted
 from llmgen.gguf import GGUFFile
+from program import HANGS_S
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 
@@ -47,7 +48,7 @@ def run(script: str) -> str:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         capture_output=True,
         text=True,
-        timeout=300,  # it hangs
+        timeout=HANGS_S,  # it hangs
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -335,9 +336,9 @@ def test_closing_while_another_thread_computes(monkeypatch: pytest.MonkeyPatch) 
 
         thread = threading.Thread(target=prefill)
         thread.start()
-        assert begun.wait(60)
+        assert begun.wait(HANGS_S)
         model.close()  # waits for no more than the step under way, where the whole takes minutes
-        thread.join(60)
+        thread.join(HANGS_S)
         assert ended == ["stopped"]
     assert workers() == before
 

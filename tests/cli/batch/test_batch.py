@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from models import smollm2
-from program import HANGS_S, PROGRAM, environment, llmgen, refused
+from program import HANGS_S, PROGRAM, environment, llmgen, refused, signalled
 
 pytestmark = pytest.mark.usefixtures("compiled")
 GREEDY = ["--raw", "--temp", "0", "-n", "8", "-c", "512"]
@@ -99,26 +98,17 @@ def test_an_interrupted_batch_goes_on_without_loss_or_repetition(tmp_path: Path)
     if sys.platform == "win32":
         pytest.skip("POSIX signals")
     prompts: list[dict[str, Any]] = [{"prompt": f"Story number {i}:"} for i in range(12)]
-    prompts[-1]["max_tokens"] = prompts[-2]["max_tokens"] = (
-        300  # so that it does not end before it is stopped
-    )
     source, out = write(tmp_path / "in.jsonl", *prompts), tmp_path / "out.jsonl"
     part = tmp_path / "out.jsonl.part"
     arguments = [str(source), "-o", str(out), *GREEDY, "--slots", "2", "--ignore-eos"]
-    child = subprocess.Popen(
-        [*PROGRAM, "batch", str(smollm2()), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    stopped = subprocess.run(
+        [*signalled("llmgen.cli.batch.journal:Journal.add", 3), "batch", str(smollm2()), *arguments],
+        capture_output=True,
         env=environment(),
         text=True,
     )
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and not (part.exists() and part.read_bytes().count(b"\n") >= 4):
-        time.sleep(0.02)
-    child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=HANGS_S)
-    assert child.returncode == 130
-    assert "the same command goes on" in errors
+    assert stopped.returncode == 130
+    assert "the same command goes on" in stopped.stderr
     assert not out.exists()
     kept = part.read_bytes().count(b"\n") - 1
     assert 3 <= kept < 12
@@ -216,34 +206,26 @@ def test_a_full_disk_and_a_killed_program_lose_no_answer(tmp_path: Path) -> None
     import resource
 
     prompts: list[dict[str, Any]] = [{"prompt": f"Story {i}:", "seed": i} for i in range(8)]
-    for prompt in prompts[-2:]:  # so that it does not end before it is killed
-        prompt.update(max_tokens=400, ignore_eos=True)
     source, out = write(tmp_path / "in.jsonl", "{bad}\n", *prompts), tmp_path / "out.jsonl"
-    command = [*PROGRAM, "batch", str(smollm2()), str(source), "-o", str(out)]
-    command += ["--raw", "-n", "4", "-c", "512", "--slots", "2"]
+    arguments = ["batch", str(smollm2()), str(source), "-o", str(out), "--raw", "-n", "4", "-c", "512"]
 
-    def start(**options: Any) -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment(), text=True, **options)
+    def run(program: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        command = [*program, *arguments, "--slots", "2"]
+        return subprocess.run(command, capture_output=True, env=environment(), text=True, **options)
 
-    child = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)))
-    _, errors = child.communicate(timeout=HANGS_S)
-    assert child.returncode == 1
-    assert "the same command goes on from there" in errors
-    assert errors.splitlines()[-1].startswith("error: ")
+    full = run(PROGRAM, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)))
+    assert full.returncode == 1
+    assert "the same command goes on from there" in full.stderr
+    assert full.stderr.splitlines()[-1].startswith("error: ")
     part = tmp_path / "out.jsonl.part"
     kept = part.read_bytes().count(b"\n")
     assert 1 < kept < 10
-    child = start()
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and child.poll() is None and part.read_bytes().count(b"\n") <= kept:
-        time.sleep(0.005)
-    child.kill()
-    child.communicate()
-    again = start()
-    _, errors = again.communicate(timeout=300)
-    assert again.returncode == 1, errors  # the bad line counts in every run
-    assert "(1 failed)" in errors
+    killed = run(signalled("llmgen.cli.batch.journal:Journal.add", 2, signal.SIGKILL))
+    assert killed.returncode == -signal.SIGKILL
+    assert part.read_bytes().count(b"\n") == kept + 2
+    again = run(PROGRAM)
+    assert again.returncode == 1, again.stderr  # the bad line counts in every run
+    assert "(1 failed)" in again.stderr
     found = lines(out.read_text())
     assert [line["line"] for line in found] == list(range(1, 10))
     whole = llmgen("batch", str(smollm2()), str(source), "--raw", "-n", "4", "-c", "512")
@@ -257,7 +239,7 @@ def test_ctrl_c_shows_what_there_is(tmp_path: Path) -> None:
     """Also answers that wait for one before them, and those at work."""
     source = write(
         tmp_path / "in.jsonl",
-        {"prompt": "A long story:", "max_tokens": 3000},
+        {"prompt": "A story without an end:", "max_tokens": 10**9, "context_full": "shift"},
         *({"prompt": f"Story {i}:", "max_tokens": 2} for i in range(3)),
     )
     child = subprocess.Popen(
@@ -274,7 +256,7 @@ def test_ctrl_c_shows_what_there_is(tmp_path: Path) -> None:
         if seen == 3:
             break
     child.send_signal(signal.SIGINT)
-    out, errors = child.communicate(timeout=300)
+    out, errors = child.communicate(timeout=HANGS_S)
     assert child.returncode == 130
     found = lines(out)
     assert [line["line"] for line in found] == [1, 2, 3, 4]

@@ -68,14 +68,14 @@ def test_a_file_may_have_any_name(model: str, tmp_path: Path) -> None:
 def test_an_options_file_is_utf8_in_any_locale(model: str, tmp_path: Path) -> None:
     config = tmp_path / "options.yaml"
     config.write_text("stop: é\ntemp: 0\nmax-tokens: 1\nraw: true\nprompt: ab\n", encoding="utf-8")
-    assert llmgen("run", model, "--config", str(config), timeout=300, **ASCII_LOCALE).returncode == 0
+    assert llmgen("run", model, "--config", str(config), **ASCII_LOCALE).returncode == 0
 
 
 class TestPipedText:
     """What the pipe of ``run`` becomes."""
 
     def prompt_tokens(self, model: str, *arguments: str, input: bytes) -> int:
-        done = llmgen("run", model, *arguments, "-n", "0", "--json", input=input, timeout=300)
+        done = llmgen("run", model, *arguments, "-n", "0", "--json", input=input)
         assert done.returncode == 0, done.stderr
         return int(json.loads(done.stdout)["prompt_tokens"])
 

@@ -132,13 +132,15 @@ class TestStdin:
         waiting = subprocess.Popen(command, text=True, env=environment(), **options)
         assert waiting.stderr is not None
         assert waiting.stderr.readline() == "waiting for text on stdin (--no-stdin does not wait)\n"
-        free = subprocess.run([*command, "--no-stdin"], text=True, env=environment(), timeout=300, **options)
+        free = subprocess.run(
+            [*command, "--no-stdin"], text=True, env=environment(), timeout=HANGS_S, **options
+        )
         assert free.returncode == 0
         assert free.stderr == CUT
         os.write(write, b" a time")
         os.close(write)
         os.close(read)
-        out, _ = waiting.communicate(timeout=300)
+        out, _ = waiting.communicate(timeout=HANGS_S)
         assert out == run_json("Once upon a time", "--raw", *GREEDY)["text"] + "\n"
         assert free.stdout != out
 
@@ -209,7 +211,7 @@ def test_timeout() -> None:
     assert json.loads(done.stdout)["finish_reason"] == "timeout"
 
 
-ENDLESS = ["Tell a long story.", "--ignore-eos", "-n", "7000", "--seed", "1"]
+ENDLESS = ["Tell a long story.", "--ignore-eos", "-n", "1000000000", "--context-full", "shift", "--seed", "1"]
 
 
 @posix
@@ -334,7 +336,7 @@ class TestTerminal:
             env=environment(TERM="xterm-256color"),  # type: ignore[arg-type]
             encoding="utf-8",
             dimensions=(24, 40),
-            timeout=300,
+            timeout=HANGS_S,
         )
 
     def test_the_terminal_is_not_read_and_lines_break_between_words(self) -> None:

@@ -17,7 +17,7 @@ from llmgen.cli.terminal.growing import GrowingLine
 from llmgen.cli.terminal.plain import PlainWriter
 from llmgen.cli.terminal.wrapping import hang_of, wrap, wrapped
 from models import smollm2
-from program import PROGRAM, environment, llmgen
+from program import HANGS_S, PROGRAM, environment, llmgen
 from screens import Screen
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
@@ -231,7 +231,7 @@ def in_terminal(*arguments: str, columns: int = 40) -> list[str]:
         shlex.join([*PROGRAM, *arguments]),
         env=environment(TERM="xterm-256color", COLUMNS=None),
         encoding="utf-8",
-        timeout=300,
+        timeout=HANGS_S,
         dimensions=(24, columns),
     )
     screen = Screen(columns)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from engine.fakes import FakeModel, FakeTokenizer
+from engine.fakes import NEVER, FakeModel, FakeTokenizer
 from engine.speculation.guessers import Draft, Repeating, seen, session, speculation
 from engine.test_recurrent import RecurrentModel
 from llmgen.engine import Batch, Request, SamplingParams
@@ -219,12 +219,12 @@ def test_a_draft_at_work_is_stopped_by_a_cancel_token(role):
     one = session(model, speculation(draft, adaptive=False))
     stream = one.stream([i % 250 for i in range(600)], LONG, cancel=cancel)
     given = [next(stream).token_id]
-    draft.slow_s = 60
+    draft.slow_s = NEVER
 
     def stop():
         if draft.calls and role == "prefill":
             return
-        draft.slow_s = 60 if (role == "prefill" or len(draft.calls) > 2) else 0
+        draft.slow_s = NEVER if (role == "prefill" or len(draft.calls) > 2) else 0
         if draft.slow_s:
             cancel.set()
 

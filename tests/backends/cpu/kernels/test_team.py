@@ -19,6 +19,7 @@ from llmgen.backends.cpu.plan import EVERYTHING, At, Plan, Step, Value
 from llmgen.backends.cpu.runtime.library import KernelLibrary
 from llmgen.backends.cpu.runtime.team import ThreadTeam
 from llmgen.errors import Interrupted
+from program import HANGS_S
 
 MOST = 4
 LANES = 16
@@ -194,7 +195,7 @@ def test_close_ends_a_running_job() -> None:
     thread.start()
     time.sleep(0.05)
     made.close()
-    assert ended.wait(60)
+    assert ended.wait(HANGS_S)
     thread.join()
 
 
@@ -232,7 +233,7 @@ def test_after_a_fork_both_sides_work(team: ThreadTeam) -> None:
     for _ in range(20):
         assert ring.run(team)
         assert ring.right()
-    until = time.monotonic() + 120
+    until = time.monotonic() + HANGS_S
     while (status := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < until:
         time.sleep(0.01)
     if status == (0, 0):
