@@ -49,7 +49,8 @@ def naming(path: Path) -> Iterator[None]:
 def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     """A file that replaces ``path`` at the end of the block, with ``mode`` less the umask.
 
-    It has reached the disk by then.  After an error in the block nothing has changed.
+    The system takes the umask off where the file is made: asking for it would change it for a moment, for all
+    threads.  The file has reached the disk by the end.  After an error in the block nothing has changed.
     Several processes may write the same path at once: the last one wins.  Raises OSError, also
     where ``path`` is a folder, a pipe or a device, which would be gone.
     """
@@ -57,11 +58,9 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     _remove_leftovers(path.parent)
     temporary = _new_name(path.parent)
     try:  # also around its making: Ctrl-C may come before the file has a variable here
-        with _new_file(temporary) as file:
+        with _new_file(temporary, mode) as file:
             yield file
             file.flush()
-            if hasattr(os, "fchmod"):
-                os.fchmod(file.fileno(), mode & ~_umask())
             os.fsync(file.fileno())
             if _MOVES_OPEN_FILES:  # while its lock is still held
                 os.replace(temporary, path)
@@ -88,18 +87,18 @@ def _new_name(folder: Path) -> str:
     return os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
 
 
-def _new_file(name: str) -> BinaryIO:
-    """A new locked file of that name, for this user alone."""
+def _new_file(name: str, mode: int) -> BinaryIO:
+    """A new locked file of that name."""
+
+    def opened(name: str, flags: int) -> int:
+        return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), mode)
+
     while True:
-        file = open(name, "wb", opener=_private)
+        file = open(name, "wb", opener=opened)
         # before it is locked it looks like a leftover, and may have been removed
         if try_lock(file) != "taken" and is_at(file, name):
             return file
         file.close()
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -188,9 +187,3 @@ def folder_lock(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
                 return
         waiting()
         time.sleep(_POLL_SECONDS)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -70,14 +70,18 @@ def test_what_is_no_plain_file_is_not_replaced(tmp_path: Path) -> None:
 
 
 @posix
-def test_modes_and_the_longest_names(tmp_path: Path) -> None:
+def test_modes_and_the_longest_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     longest = tmp_path / ("x" * os.pathconf(tmp_path, "PC_NAME_MAX"))
-    for path, mode in ((longest, 0o600), (tmp_path / "open", 0o666)):
-        with replacing(path, mode):
-            pass
-        mask = os.umask(0)
-        os.umask(mask)
-        assert stat.S_IMODE(path.stat().st_mode) == mode & ~mask
+    before = os.umask(0o027)
+    try:
+        with monkeypatch.context() as patch:  # two threads that set it and set it back leave the wrong one
+            patch.setattr(os, "umask", lambda mask: pytest.fail("the umask of all threads was changed"))
+            for path, mode in ((longest, 0o600), (tmp_path / "open", 0o666)):
+                with replacing(path, mode):
+                    pass
+                assert stat.S_IMODE(path.stat().st_mode) == mode & ~0o027
+    finally:
+        os.umask(before)
 
 
 @posix

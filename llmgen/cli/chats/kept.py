@@ -8,7 +8,8 @@ changed is recognized by its size and time, and left alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +25,8 @@ _KEPT = 100
 _KEPT_PIPED = 20
 _PIPED = "-piped"
 _MOST_TITLE = 60
+_LEFTOVER_S = 60.0
+"""How old a lock is at least that counts as one that a killed program has left."""
 
 
 def chats_folder() -> Path:
@@ -46,9 +49,13 @@ class KeptFile:
         return cls(chats_folder() / f"{now}-{os.getpid()}{_PIPED if piped else ''}.json")
 
     def take(self) -> bool:
-        """Lock the file; False if another program has it open.  Raises OSError."""
+        """Lock the file; False if another program has it open.  Raises OSError.
+
+        What another one has written until then is what this program finds: it is to be read after this.
+        """
         if self._lock is None:
             self._lock = _hold(_lock_path(self.path))
+            self._left = _signature(self.path)
         return self._lock is not None
 
     def adopt(self) -> None:
@@ -66,17 +73,20 @@ class KeptFile:
         Raises LLMGenError and OSError.
         """
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = _signature(self.path)
-        if not self.take() or found not in (None, self._left):
+        if not self.take() or _signature(self.path) not in (None, self._left):
             return False
         store.save(self.path, content)
         self._left = _signature(self.path)
         return True
 
     def rename(self, title: str) -> None:
-        """Give the conversation a title; its time stays the same.  The file must be locked."""
+        """Give the conversation a title; its time stays the same.  The file must be locked.
+
+        Raises LLMGenError and OSError.
+        """
         state = self.path.stat()
-        self.write({**store.load(self.path), "title": title})
+        if not self.write({**store.load(self.path), "title": title}):
+            raise LLMGenError(f"another program has just changed {self.path}; try again")
         os.utime(self.path, ns=(state.st_atime_ns, state.st_mtime_ns))
 
     def discard(self) -> None:
@@ -88,8 +98,10 @@ class KeptFile:
     def close(self) -> None:
         """Release the lock."""
         if self._lock is not None:
+            place = _lock_path(self.path)
             with suppress(OSError):  # if an open file cannot be removed, an empty one stays
-                _lock_path(self.path).unlink()
+                if is_at(self._lock, place):
+                    place.unlink()
             self._lock.close()
             self._lock = None
 
@@ -169,6 +181,8 @@ def read(path: Path) -> Entry:
     try:
         saved = store.load(path)
     except LLMGenError as error:
+        if isinstance(error.__cause__, FileNotFoundError):  # another program has just removed it
+            raise error.__cause__ from None
         return Entry(path, changed, error=str(error))
     users = [message["content"] for message in saved["messages"] if message["role"] == "user"]
     named = isinstance(saved.get("title"), str) and bool(saved["title"])
@@ -224,21 +238,36 @@ def prune() -> None:
     piped = [path for path in found if is_piped(path)]
     for path in (*typed[_KEPT:], *piped[_KEPT_PIPED:]):
         with suppress(OSError):
-            entry = read(path)
-            if not entry.named and not entry.error:
-                remove(path)
-    for lock in chats_folder().glob(".*.lock"):  # left by programs that were killed
-        kept = KeptFile(lock.with_name(lock.stem.removeprefix(".") + ".json"))
+            if _may_go(path):
+                remove(path, _may_go)  # asked again under the lock: it may just have been given a title
+    for lock in chats_folder().glob(".*.lock"):
         with suppress(OSError):
-            if not kept.path.exists() and kept.take():
-                kept.close()
+            _remove_leftover(lock)
 
 
-def remove(path: Path) -> bool:
-    """Remove a conversation; False if a program has it open.  Raises OSError."""
+def _may_go(path: Path) -> bool:
+    entry = read(path)
+    return not entry.named and not entry.error
+
+
+def _remove_leftover(lock: Path) -> None:
+    """Remove the lock of a conversation that is not there, left by a program that was killed.
+
+    Not a new one: whoever makes it may not have locked it yet, and would find that somebody else has.
+    """
+    kept = KeptFile(lock.with_name(lock.stem.removeprefix(".") + ".json"))
+    if time.time() - lock.stat().st_mtime > _LEFTOVER_S and not kept.path.exists() and kept.take():
+        kept.close()
+
+
+def remove(path: Path, may_go: Callable[[Path], bool] = lambda path: True) -> bool:
+    """Remove a conversation if ``may_go`` holds for it; False if a program has it open.  Raises OSError."""
     kept = KeptFile(path)
     if not kept.take():
         return False
-    path.unlink(missing_ok=True)
-    kept.close()
+    try:
+        if may_go(path):
+            path.unlink(missing_ok=True)
+    finally:
+        kept.close()
     return True

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from llmgen.cli.chats import kept, store
 from llmgen.errors import UsageError
 from program import environment
 
-HI = {"messages": [{"role": "user", "content": "Hi  there\nyou"}], "model": "/models/tiny.gguf"}
+HI: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi  there\nyou"}], "model": "/models/tiny.gguf"}
 
 
 def saved(name: str, hour: int, **more: object) -> Path:
@@ -23,6 +24,13 @@ def saved(name: str, hour: int, **more: object) -> Path:
     store.save(path, {**HI, **more})
     os.utime(path, (3600 * hour, 3600 * hour))
     return path
+
+
+def titled(title: str, path: Path) -> None:
+    file = kept.KeptFile(path)
+    assert file.take()
+    file.rename(title)
+    file.close()
 
 
 def test_the_oldest_go_by_when_they_were_written_not_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,8 +123,66 @@ def test_finding() -> None:
 
 def test_a_title_does_not_change_the_order() -> None:
     saved("new", 2)
-    file = kept.KeptFile(saved("old", 1))
-    assert file.take()
-    file.rename("Old times")
-    file.close()
+    titled("Old times", saved("old", 1))
     assert [entry.title for entry in kept.entries()] == ["Hi there you", "Old times"]
+
+
+def test_a_lock_that_was_just_made_is_no_leftover() -> None:
+    path = saved("one", 1)
+    lock = kept.chats_folder() / ".two.lock"
+    lock.touch()  # a program that begins a conversation has made it, and is about to lock it
+    kept.prune()
+    assert lock.exists()
+    os.utime(lock, (0, 0))
+    kept.prune()
+    assert os.listdir(kept.chats_folder()) == [path.name]
+
+
+def test_a_conversation_that_gets_a_title_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_KEPT", 0)
+    path, hold = saved("one", 1), kept._hold
+
+    def hold_late(place: Path) -> object:
+        monkeypatch.setattr(kept, "_hold", hold)
+        titled("Keep me", path)
+        return hold(place)
+
+    monkeypatch.setattr(kept, "_hold", hold_late)
+    kept.prune()
+    assert [entry.title for entry in kept.entries()] == ["Keep me"]
+
+
+def test_a_title_is_given_to_what_another_has_written_before_the_lock_is_free() -> None:
+    path = saved("one", 1)
+    mine, other = kept.KeptFile(path), kept.KeptFile(path)
+    assert other.write({**HI, "messages": [*HI["messages"], {"role": "assistant", "content": "Yes?"}]})
+    other.close()
+    assert mine.take()
+    mine.rename("Talk")
+    mine.close()
+    (entry,) = kept.entries()
+    assert (entry.title, len(entry.messages)) == ("Talk", 2)
+
+
+def test_a_conversation_that_is_removed_while_it_is_read_is_not_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path, load = saved("one", 1), store.load
+
+    def load_late(which: Path) -> object:
+        assert kept.remove(path)
+        return load(which)
+
+    monkeypatch.setattr(store, "load", load_late)
+    assert list(kept.entries()) == []
+
+
+def test_a_lock_that_another_has_made_anew_stays() -> None:
+    path = saved("one", 1)
+    first, second, third = (kept.KeptFile(path) for _ in range(3))
+    assert first.take()
+    (kept.chats_folder() / ".one.lock").unlink()  # by hand, perhaps
+    assert second.take()
+    first.close()
+    assert not third.take()
+    second.close()
