@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from typing import Never
 from weakref import ref
@@ -65,6 +67,7 @@ class Session:
         self._speculator = speculation.speculator() if speculation else None
         self._stream: ref[GenerationStream] | None = None
         self._closed = False
+        self.renew_lock()
         self.owner: object = None
         """What the model belongs to, kept alive as long as the session."""
         self._opened = opened
@@ -106,7 +109,6 @@ class Session:
         ids = prompt_ids(prompt, self._model, self._tokenizer)
         n_vocab, n_ctx = int(self._model.config.vocab_size), int(self._model.n_ctx)
         completion = Completion(self._tokenizer, params, ids, n_vocab, n_ctx)
-        self._make_free("another one")  # what is refused ends nothing
         scheduler = Scheduler(
             self._model,
             slots=1,
@@ -120,9 +122,10 @@ class Session:
             reuse=self._reuse,
             keeps_sequence=True,
         )
-        stream = GenerationStream(scheduler, state, callback)
-        self._stream = ref(stream)
-        return stream
+        with self._made_free("another one"):  # what is refused ends nothing
+            stream = GenerationStream(scheduler, state, callback)
+            self._stream = ref(stream)
+            return stream
 
     def generate(
         self,
@@ -137,8 +140,8 @@ class Session:
 
     def reset(self) -> None:
         """Forget all tokens."""
-        self._make_free("reset")
-        self._state.clear()
+        with self._made_free("reset"):
+            self._state.clear()
 
     def rewind(self, n: int) -> None:
         """Forget the last n tokens, or all if there are fewer.
@@ -147,8 +150,8 @@ class Session:
         restored to a checkpoint (a recurrent state), and the next generation computes the rest again.
         """
         n = whole_number("the number of tokens to rewind", n, 0)
-        self._make_free("rewind")
-        self._state.rewind(n)
+        with self._made_free("rewind"):
+            self._state.rewind(n)
 
     def fork(self) -> Session:
         """A second, independent session that continues from the same tokens.
@@ -163,6 +166,7 @@ class Session:
             twin._state = self._state.fork()
             twin._speculator = self._speculator.fork() if self._speculator else None
         twin._stream = None
+        twin.renew_lock()
         self._opened(twin)
         return twin
 
@@ -183,8 +187,8 @@ class Session:
         model, KV type or format version, or is damaged; the session is then empty.
         """
         file = path_of(path, "the prompt cache")
-        self._make_free("load")
-        self._state.load(file)
+        with self._made_free("load"):
+            self._state.load(file)
 
     def close(self) -> None:
         """End a running generation and free the cache."""
@@ -214,12 +218,22 @@ class Session:
         if self._closed:
             raise LLMGenError("this session is closed: make a new one")
 
-    def _make_free(self, why: str) -> None:
-        """End the previous generation, because of ``why``; refuse if another thread is running it."""
-        self._check_open()
-        stream = self._stream() if self._stream else None
-        if stream and not stream.close(by=why):
-            raise LLMGenError(
-                "this session is in the middle of a step, in another thread or in a callback: use a session of"
-                " its own for each answer"
-            )
+    @contextmanager
+    def _made_free(self, why: str) -> Iterator[None]:
+        """End the previous generation, because of ``why``; refuse if another thread is running it.
+
+        No other thread begins one within the block: two would work on the same sequence.
+        """
+        with self._lock:
+            self._check_open()
+            stream = self._stream() if self._stream else None
+            if stream and not stream.close(by=why):
+                raise LLMGenError(
+                    "this session is in the middle of a step, in another thread or in a callback: use a session of"
+                    " its own for each answer"
+                )
+            yield
+
+    def renew_lock(self) -> None:
+        """Begin with a lock that nobody holds: a fork has its own, and in a forked process the holder is gone."""
+        self._lock = threading.RLock()

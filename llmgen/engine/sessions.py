@@ -42,9 +42,13 @@ class Sessions:
             self._tokenizer(),
             reuse=reuse,
             params=self._params,
-            opened=self._open.add,
+            opened=self._keep_track,
             speculation=self._speculation,
         )
+
+    def _keep_track(self, session: Session) -> None:
+        with self._lock:  # another thread may be going through them to close them
+            self._open.add(session)
 
     def take(self) -> Session:
         """A session for one prompt: the idle one, whose cache may begin like it, or a new one."""
@@ -65,17 +69,23 @@ class Sessions:
         with self._lock:
             self._closed = True
             self._idle = None
-        for session in list(self._open):
+            still_open = list(self._open)
+        for session in still_open:
             session.close()
+
+    def renew_locks(self) -> None:
+        """In a forked child: a thread that held a lock did not come along."""
+        self._lock = threading.RLock()
+        for session in list(self._open):
+            session.renew_lock()
 
 
 _all: WeakSet[Sessions] = WeakSet()
 
 
 def _renew_locks() -> None:
-    """In a forked child: a thread that held a lock did not come along."""
     for sessions in list(_all):
-        sessions._lock = threading.RLock()
+        sessions.renew_locks()
 
 
 if hasattr(os, "register_at_fork"):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from weakref import WeakSet
+
 import numpy as np
 import pytest
 
 from engine.fakes import GREEDY, N_VOCAB, FakeModel, says, session
 from llmgen.engine import SamplingParams, Session
+from llmgen.engine.sessions import Sessions
+from llmgen.engine.stream import GenerationStream
 from llmgen.errors import LLMGenError, UsageError
 
 
@@ -154,3 +159,49 @@ def test_without_a_tokenizer():
     assert result.completion_tokens == 20
     with pytest.raises(UsageError, match="stop"):
         s.generate([1, 2], GREEDY.with_(stop="x"))
+
+
+def test_of_two_answers_begun_by_two_threads_at_once_one_ends_the_other(monkeypatch):
+    s, streams = session(), []
+    other = threading.Thread(target=lambda: streams.append(s.stream([4, 5], GREEDY)))
+
+    def made_late(*args):
+        if not streams and not other.ident:
+            other.start()
+            other.join(0.1)  # it waits for its turn; else it would be done
+        return GenerationStream(*args)
+
+    monkeypatch.setattr("llmgen.engine.session.GenerationStream", made_late)
+    first = s.stream([1, 2], GREEDY)
+    other.join()
+    with pytest.raises(LLMGenError, match="ended before it was complete by another one"):
+        next(first)
+    assert streams[0].run().token_ids == session().generate([4, 5], GREEDY).token_ids
+
+
+def test_no_session_is_added_while_those_that_are_open_are_gone_through():
+    sessions = Sessions(FakeModel(), lambda: None)
+
+    class Watched(WeakSet):
+        def __iter__(self):
+            assert not free()
+            return super().__iter__()
+
+        def add(self, item):
+            assert not free()
+            super().add(item)
+
+    def free():
+        """Whether another thread could have its turn."""
+        found = []
+        thread = threading.Thread(target=lambda: found.append(sessions._lock.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+        return found[0]
+
+    sessions._open = Watched()
+    one = sessions.new("all")
+    one.fork()
+    sessions.close()
+    with pytest.raises(LLMGenError, match="closed"):
+        one.generate([1])

@@ -14,7 +14,10 @@ from llmgen.cli.chats import kept, store
 from llmgen.errors import UsageError
 from program import environment
 
-HI: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi  there\nyou"}], "model": "/models/tiny.gguf"}
+HI: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Hi  there\nyou"}],
+    "model": "/models/tiny.gguf",
+}
 
 
 def saved(name: str, hour: int, **more: object) -> Path:
