@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.api_chat import ChatCalls
-from llmgen.engine.aio import stream_async
+from llmgen.engine.aio import generate_async, stream_async
 from llmgen.engine.arguments import whole_number
 from llmgen.engine.batch import MAX_SLOTS, Batch, generate_all
 from llmgen.engine.beams import Beam, BeamOptions, BeamSearch
@@ -207,11 +207,9 @@ class LLM(ChatCalls):
         self, prompt: Prompt, params: SamplingParams | None = None, *, parse_special: bool = False
     ) -> GenerationResult:
         """:meth:`generate` of one prompt for asyncio; cancelling the task stops the work."""
-        result = None
-        async for event in self.astream(prompt, params, parse_special=parse_special):
-            result = event.result or result
-        assert result is not None
-        return result
+        return await generate_async(
+            lambda cancel: self.stream(prompt, params, parse_special=parse_special, cancel=cancel)
+        )
 
     def _generate_all(
         self, prompts: list[list[int]], params: Sequence[SamplingParams], cancel: Cancel | None

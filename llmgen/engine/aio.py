@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from llmgen.engine.events import GenerationEvent
+from llmgen.engine.events import GenerationEvent, GenerationResult
 from llmgen.engine.stopping import Cancel
 from llmgen.engine.stream import GenerationStream
 
@@ -20,6 +20,16 @@ def stream_async(start: Callable[[Cancel], GenerationStream]) -> AsyncGenerator[
     """
     cancel = threading.Event()
     return _events(start(cancel), cancel)
+
+
+async def generate_async(start: Callable[[Cancel], GenerationStream]) -> GenerationResult:
+    """The result of the stream that ``start`` makes, whatever ends it: an error, or cancelling the task, is raised."""
+    cancel = threading.Event()
+    stream = start(cancel)
+    async for _ in _events(stream, cancel):
+        pass
+    assert stream.result is not None
+    return stream.result
 
 
 async def _events(stream: GenerationStream, cancel: threading.Event) -> AsyncGenerator[GenerationEvent, None]:

@@ -19,6 +19,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from llmgen.errors import LLMGenError, shown
 from llmgen.gguf.faults import watch
 from llmgen.gguf.problems import problem
 
@@ -46,17 +47,22 @@ class MappedFile:
 
     @property
     def buffer(self) -> mmap.mmap:
-        """The map itself.  ValueError after :meth:`close`."""
+        """The map itself.  LLMGenError after :meth:`close`."""
         if self._map is None:
-            raise ValueError(f"the model file {self.path.name} was closed")
+            raise self._closed()
         return self._map
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:
-        """The file, uint8 [size], read-only.  ValueError after :meth:`close`."""
+        """The file, uint8 [size], read-only.  LLMGenError after :meth:`close`."""
         if self._bytes is None:
-            raise ValueError(f"the model file {self.path.name} was closed")
+            raise self._closed()
         return self._bytes
+
+    def _closed(self) -> LLMGenError:
+        return LLMGenError(
+            f"the model file {shown(str(self.path.name), quote=False)} was closed; open it again"
+        )
 
     def read_into(self, room: memoryview, at: int) -> None:
         """Fill ``room`` with what the file has from byte ``at`` on.  Raises OSError, also where it ends before."""

@@ -7,7 +7,7 @@ import pytest
 
 from engine.fakes import NEVER, FakeModel, FakeTokenizer
 from llmgen.engine import SamplingParams, Session
-from llmgen.engine.aio import stream_async
+from llmgen.engine.aio import generate_async, stream_async
 from llmgen.errors import UsageError
 from program import HANGS_S
 
@@ -90,3 +90,16 @@ def test_leaving_the_loop_and_errors():
     s = Session(FakeModel(), FakeTokenizer())
     with pytest.raises(UsageError, match="no tokens"):  # by the call itself
         stream_async(lambda cancel: s.stream([], GREEDY, cancel=cancel))
+
+
+def test_what_is_closed_between_two_events_has_the_result_so_far():
+    s = Session(FakeModel(), FakeTokenizer())
+
+    def begin(cancel):
+        stream = s.stream([1], GREEDY, cancel=cancel)
+        next(stream)
+        s.close()  # as another thread may, or whoever closes the model
+        return stream
+
+    result = asyncio.run(generate_async(begin))
+    assert (result.finish_reason, result.completion_tokens) == ("interrupted", 1)

@@ -59,8 +59,11 @@ def test_a_child_takes_its_turn_though_another_thread_had_it() -> None:
     session = Session(model, tokenizer)
     expected = Session(model, tokenizer).generate([1, 2, 3], SHORT).token_ids
     sessions = Sessions(model, lambda: tokenizer)
+    one = sessions.new("all")
 
     def work() -> bool:
+        if one.generate([1, 2, 3], SHORT).token_ids != expected:
+            return False
         alone = session.generate([1, 2, 3], SHORT).token_ids
         kept = sessions.take()
         several = [answer.result for answer in Batch(model, tokenizer).run([Request([1, 2, 3], SHORT)])]
@@ -69,7 +72,7 @@ def test_a_child_takes_its_turn_though_another_thread_had_it() -> None:
         sessions.close()
         return alone == expected == with_pool and [r.token_ids for r in several if r] == [expected]
 
-    thread, done = held(model.lock, sessions._lock)
+    thread, done = held(model.lock, sessions._lock, one._lock)
     try:
         assert in_a_child(work) == 0
     finally:

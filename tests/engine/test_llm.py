@@ -16,6 +16,7 @@ import pytest
 import models
 from archs import build_arch
 from llmgen import LLM, LLMGenError, SamplingParams
+from llmgen.backends.cpu.model import Model
 from llmgen.engine import Request
 from llmgen.errors import ContextFullError, UnsupportedModelError, UsageError
 from program import HANGS_S
@@ -259,6 +260,17 @@ def test_closing_while_another_thread_generates():
     worker.join(timeout=HANGS_S)
     assert not worker.is_alive()
     assert stream.result.finish_reason == "interrupted"
+
+
+def test_an_answer_that_is_complete_when_the_model_is_closed_is_given(monkeypatch):
+    other, check = LLM(models.smollm2(), n_ctx=64, n_threads=1), Model.check_file
+
+    def check_late(model):
+        other.close()  # as another thread may
+        check(model)
+
+    monkeypatch.setattr(Model, "check_file", check_late)
+    assert other.generate(PROMPT, GREEDY).completion_tokens == 8
 
 
 def test_what_the_file_says(llm):

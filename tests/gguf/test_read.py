@@ -17,7 +17,7 @@ import gguf
 import gguf_files as gf
 from gguf import GGMLQuantizationType, GGUFValueType
 from gguf_writing import write_out
-from llmgen.errors import UnsupportedModelError
+from llmgen.errors import LLMGenError, UnsupportedModelError
 from llmgen.gguf import GGMLType, GGUFFile, StringArray
 from models import gemma3, smollm2
 
@@ -150,7 +150,7 @@ def test_after_close_what_was_taken_stays_good(tmp_path: Path) -> None:
     assert data.tobytes() == bytes(range(36))
     assert list(file.metadata["a.numbers"]) == [1.5, 2.5, 3.5]
     assert file.metadata["a.strings"][0] == "one"
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(LLMGenError, match="was closed; open it again"):
         _ = file.tensors["first"].data
 
 

@@ -202,17 +202,20 @@ class Model:
 
     # ---- files ----------------------------------------------------------------------
 
-    @property
     def _cache_owner(self) -> cache_file.Owner:
-        return cache_file.Owner(self.fingerprint, self._binding.rotations(), self.decode_plan.local_window)
+        with self.lock:
+            self._check_open()
+            return cache_file.Owner(
+                self.fingerprint, self._binding.rotations(), self.decode_plan.local_window
+            )
 
     def save_sequence(self, path: Path, seq: Sequence, tokens: Tokens[int], n_prompt: int) -> None:
         """Write a sequence to a file; see ``cache_file.save``."""
-        cache_file.save(path, self._cache_owner, seq, tokens, n_prompt)
+        cache_file.save(path, self._cache_owner(), seq, tokens, n_prompt)
 
     def load_sequence(self, path: Path, seq: Sequence) -> cache_file.Stored:
         """Fill an empty sequence from a file; see ``cache_file.load``."""
-        return cache_file.load(path, self._cache_owner, self.config.vocab_size, seq)
+        return cache_file.load(path, self._cache_owner(), self.config.vocab_size, seq)
 
     # ---- running --------------------------------------------------------------------
 
@@ -347,8 +350,10 @@ class Model:
         self._team.stop()
 
     def check_file(self) -> None:
-        """Raises ModelFileError if the model's file has been written to since it was opened."""
-        self._file.check_unchanged()
+        """Raises ModelFileError if the model's file has been written to since it was opened; not once it is closed."""
+        with self.lock:  # the file is closed after the model
+            if not self._closed:
+                self._file.check_unchanged()
 
     def close(self) -> None:
         """End a running call with Interrupted, end the threads, free the memory."""
