@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llmgen.errors import TemplateError
-from llmgen.tokenizer.budget import OverBudget
+from llmgen.tokenizer.budget import Stopped
 
 Messages = list[dict[str, Any]]
 Run = Callable[[Messages], str]
@@ -91,7 +91,7 @@ def _rendered(run: Run, messages: Messages) -> str | None:
     """The prompt, None if the template fails or refuses."""
     try:
         return run(messages)
-    except OverBudget:
+    except Stopped:
         raise
     except TemplateError:
         return None

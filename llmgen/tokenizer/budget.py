@@ -69,7 +69,11 @@ _NO_LIMIT = Limit(math.inf, math.inf, None)
 _limit: ContextVar[Limit] = ContextVar("rendering_limit", default=_NO_LIMIT)
 
 
-class OverBudget(TemplateError):
+class Stopped(TemplateError):
+    """A rendering was stopped before its end."""
+
+
+class OverBudget(Stopped):
     """A template used more than it may."""
 
     def __init__(self, words: str, advice: str = "; give another one") -> None:
@@ -77,14 +81,16 @@ class OverBudget(TemplateError):
         super().__init__(f"the chat template was stopped: {words}{advice}")
 
 
-class OutOfTime(OverBudget):
-    """The time that the caller gave was over."""
+class OutOfTime(Stopped):
+    """The caller's timeout was over; how much of it the template took is unknown."""
 
     exit_code = 124
 
     def __init__(self, seconds: float) -> None:
         """``seconds``: what the caller gave."""
-        super().__init__(f"its time limit of {seconds:g} s (--timeout) was over", "; allow more")
+        super().__init__(
+            f"the timeout of {seconds:g} s was over before the chat template had made the prompt; allow more"
+        )
 
 
 @contextmanager
@@ -109,7 +115,7 @@ class Deadline:
         self._end = time.thread_time() + SECONDS
 
     def check(self) -> None:
-        """Raise OverBudget if the time is over or the caller has cancelled."""
+        """Raise a :class:`Stopped` error if the time is over or the caller has cancelled."""
         limit = self._limit
         if time.monotonic() > limit.end:
             raise OutOfTime(limit.seconds)
@@ -120,7 +126,7 @@ class Deadline:
 
 
 class Budget:
-    """Counts what one rendering uses; every method raises OverBudget if that is too much."""
+    """Counts what one rendering uses; every method raises a :class:`Stopped` error if that is too much."""
 
     def __init__(self, n_input: int, deadline: Deadline | None = None) -> None:
         """``n_input``: the characters in the conversation."""

@@ -33,7 +33,7 @@ from functools import cached_property
 from typing import Any
 
 from llmgen.errors import TemplateError
-from llmgen.tokenizer.budget import OverBudget
+from llmgen.tokenizer.budget import Stopped
 from llmgen.tokenizer.partition import Span
 
 Part = tuple[str, bool]
@@ -78,7 +78,7 @@ def split_by_origin(
         """The prompt with stand-ins; None if the template fails over them."""
         try:
             return run(_map(messages, replace), _map(tools, replace))
-        except OverBudget:
+        except Stopped:
             raise
         except TemplateError:
             return None

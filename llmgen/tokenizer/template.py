@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from llmgen.errors import TemplateError, UsageError, kind_of, shown
 from llmgen.gguf import GGUFFile
 from llmgen.tokenizer.adapt import adapt_messages
-from llmgen.tokenizer.budget import Budget, Deadline, OverBudget
+from llmgen.tokenizer.budget import Budget, Deadline, OverBudget, Stopped
 from llmgen.tokenizer.kinds import bos_and_eos
 from llmgen.tokenizer.plain import Message, plain, plain_messages
 from llmgen.tokenizer.provenance import Part, split_by_origin
@@ -235,7 +235,7 @@ class ChatTemplate:
             for text in template.generate(names | kw):
                 budget.output(text)
                 out.append(text)
-        except (OverBudget, TemplateRefusal):
+        except (Stopped, TemplateRefusal):
             raise
         except Exception as error:
             raise _failure(error) from error

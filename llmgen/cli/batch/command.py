@@ -24,6 +24,7 @@ from llmgen.cli.common.loading import local_window, open_llm
 from llmgen.cli.common.model_options import EngineOptions, model_options
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.sampling_options import sampling_options
+from llmgen.cli.common.stats import StatsOption, Totals, throughput
 from llmgen.cli.common.templates import SystemOption, TemplateOption, refuse_beside_raw, template_for_prompts
 from llmgen.cli.terminal.output import note, say
 from llmgen.cli.terminal.progress import Bar
@@ -69,6 +70,7 @@ def command(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace OUT.jsonl where it exists.")
     ] = False,
+    stats: StatsOption = False,
     *,
     engine: EngineOptions,
     guessing: SpeculativeConfig | None,
@@ -110,7 +112,7 @@ def command(
                 closing(open_sink(output, target, depends_on, restart, overwrite)) as sink,
                 Bar("answers", total) as bar,
             ):
-                code = _Run(llm, reader, sink, bar).run(lines, slots, total)
+                code = _Run(llm, reader, sink, bar, Totals() if stats else None).run(lines, slots, total)
     raise typer.Exit(code)
 
 
@@ -122,6 +124,7 @@ class _Run:
     reader: Reader
     sink: Sink
     bar: Bar
+    totals: Totals | None = None
     answers: int = 0
     tokens: int = 0
     failed: int = 0
@@ -154,7 +157,7 @@ class _Run:
             note(f"interrupted after {self.answers} of {total} answers{self.sink.advice()}")
             return exits.INTERRUPTED
         self._note()
-        return exits.FAILED if self.failed else exits.exit_code(self.finish_reasons)
+        return exits.FAILED if "error" in self.finish_reasons else exits.exit_code(self.finish_reasons)
 
     def _requests(self, source: Source, cancel: Stop) -> Iterator[Request]:
         """The requests for the lines without an answer; bad lines get their error at once."""
@@ -190,11 +193,14 @@ class _Run:
             return
         self.finish_reasons.add(answer.result.finish_reason)
         self.cuts.append(cut_by(answer.result))
+        if self.totals is not None:
+            self.totals.add(answer.result)
         self.sink.add(line, found)
         self._count()
 
     def _fail(self, line: Line, error: LLMGenError, partial: dict[str, Any] | None = None) -> None:
         self.failed += 1
+        self.finish_reasons.add("timeout" if error.exit_code == exits.TIMEOUT else "error")
         say(f"line {line.number + 1}: {visible(error)}")
         self.sink.add(line, {**identity(line), **failure(error), **(partial or {})})
         self._count()
@@ -218,10 +224,8 @@ class _Run:
 
     def _note(self) -> None:
         """A summary on stderr."""
-        seconds = time.perf_counter() - self.started
-        failed = f" ({self.failed} failed)" if self.failed else ""
-        rate = self.tokens / max(seconds, 1e-9)
-        answers = f"{self.answers} answer" + ("s" if self.answers != 1 else "")
         if (cut := cut_note(self.cuts, self.llm.n_ctx)) is not None:
             note(cut)
-        note(f"{answers}{failed}, {self.tokens} tokens in {seconds:.1f} s, {rate:.1f} tokens/s")
+        note(throughput(self.answers, self.tokens, time.perf_counter() - self.started, self.failed))
+        if self.totals is not None:
+            self.totals.note(self.llm.model)

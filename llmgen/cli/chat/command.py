@@ -20,6 +20,7 @@ from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.model_options import EngineOptions, model_options
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.sampling_options import sampling_options
+from llmgen.cli.common.stats import StatsOption
 from llmgen.cli.common.templates import SystemOption, TemplateOption, find_template
 from llmgen.cli.terminal.output import note
 from llmgen.cli.terminal.plain import WrapOption
@@ -101,6 +102,7 @@ def talk(
     no_save: Annotated[
         bool, typer.Option("--no-save", help="Do not keep the conversation for --resume.")
     ] = False,
+    stats: StatsOption = False,
     *,
     engine: EngineOptions,
     guessing: SpeculativeConfig | None = None,
@@ -144,6 +146,7 @@ def talk(
             markdown=not no_markdown,
             wraps=wrap,
             json=json,
+            stats=stats,
             keep=not no_save,
             piped=not sys.stdin.isatty(),
         )

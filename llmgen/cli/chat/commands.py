@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from llmgen.cli.chat.clipboard import copy
 from llmgen.cli.chat.reading import expand
 from llmgen.cli.chats import store
-from llmgen.cli.common.guessing import guessing_note
 from llmgen.cli.common.sampling_options import changed, find_option
+from llmgen.cli.common.stats import note_stats
 from llmgen.cli.common.texts import text_in
 from llmgen.cli.terminal.output import note, shorten
 from llmgen.errors import LLMGenError, UsageError
@@ -282,21 +282,7 @@ def _stats(repl: Repl, rest: str) -> None:
     last = repl.talk.last
     if last is None:
         raise UsageError("there is no answer yet; write a message first")
-    t = last.timings
-    # An answer that was stopped before its first token has no prompt speed.
-    speed = (
-        ""
-        if t.prefill_tokens_per_s is None or t.ttft_s is None
-        else f", {t.prefill_tokens_per_s:.1f} tokens/s"
-    )
-    note(
-        f"prompt: {last.prompt_tokens} tokens, {t.cached_tokens} of them known, {t.prefill_tokens} new{speed}"
-    )
-    speed = "" if t.decode_tokens_per_s is None else f", {t.decode_tokens_per_s:.1f} tokens/s"
-    first = "" if t.ttft_s is None else f", the first after {t.ttft_s:.2f} s"
-    note(f"answer: {last.completion_tokens} tokens{speed}{first}; {last.finish_detail}; seed {last.seed}")
-    if (guesses := guessing_note(last)) is not None:
-        note(guesses)
+    note_stats(last, repl.talk.llm.model)
 
 
 def _read(repl: Repl, rest: str) -> None:

@@ -17,6 +17,7 @@ from llmgen.cli.chats import kept, store
 from llmgen.cli.common.exits import INTERRUPTED
 from llmgen.cli.common.interrupts import Stop
 from llmgen.cli.common.loading import local_window
+from llmgen.cli.common.stats import note_stats
 from llmgen.cli.common.texts import with_documents
 from llmgen.cli.terminal.output import note, print_json, shorten
 from llmgen.cli.terminal.streaming import follow
@@ -68,12 +69,14 @@ class Repl:
         markdown: bool,
         wraps: bool,
         json: bool,
+        stats: bool,
         keep: bool,
         piped: bool = False,
     ) -> None:
         """``obey`` carries out a command, and ``change`` switches a conversation to another model.
 
-        ``keep``: save the conversation as it grows; ``piped``: the input is not a terminal.
+        ``stats``: note the figures of every answer; ``keep``: save the conversation as it grows;
+        ``piped``: the input is not a terminal.
         """
         self.talk = talk
         self.path = path
@@ -86,6 +89,7 @@ class Repl:
         self._markdown = markdown
         self._wraps = wraps
         self.json = json
+        self._stats = stats
         self.title: str | None = None
         self.own_files: set[Path] = set()
         """Files of this conversation, which may be replaced."""
@@ -259,7 +263,9 @@ class Repl:
         return {"message": users[-1] if users else None, **local_window(self.talk.llm.model)}
 
     def _close(self, result: GenerationResult) -> None:
-        """Say how the answer ended, if it was cut off."""
+        """Say how the answer ended, if it was cut off, and with ``--stats`` its figures."""
+        if self._stats and not _is_nothing(result):
+            note_stats(result, self.talk.llm.model)
         if result.finish_reason == "timeout" and _is_nothing(result):
             note("[timeout before the first word: nothing has changed]")
         elif result.finish_reason not in ("stop", "interrupted") and result.finish_detail != "context_full":

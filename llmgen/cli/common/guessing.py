@@ -9,8 +9,8 @@ from llmgen import hub
 from llmgen.cli.common.models import model_path
 
 if TYPE_CHECKING:
-    from llmgen.engine import GenerationResult, SpeculativeConfig
-    from llmgen.engine.speculation.stats import Idle
+    from llmgen.engine import SpeculativeConfig
+    from llmgen.engine.speculation.stats import Idle, SpeculationStats
 
 
 def check_draft(guessing: SpeculativeConfig | None) -> None:
@@ -36,9 +36,8 @@ _WHY: dict[Idle, str] = {
 }
 
 
-def guessing_note(result: GenerationResult) -> str | None:
-    """How well guessing went, as a line; None where nothing was guessed."""
-    stats = result.speculation
+def guessing_note(stats: SpeculationStats | None) -> str | None:
+    """How well guessing went, as a line; None for an answer without guessing."""
     if stats is None:
         return None
     if stats.acceptance_rate is None or stats.tokens_per_step is None:

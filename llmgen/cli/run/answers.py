@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmgen.cli.common import exits
 from llmgen.cli.common.endings import note_cuts
+from llmgen.cli.common.stats import note_stats, note_totals
 from llmgen.cli.terminal.output import note, print_json
 from llmgen.cli.terminal.plain import print_answer
 from llmgen.cli.terminal.progress import Bar, PromptBar, clear
@@ -38,6 +40,8 @@ class Form:
     wraps: bool
     after_label: bool
     """Whether the prompt ends with a label such as ``Assistant:``, which a blank follows."""
+    stats: bool = False
+    """Whether figures follow on stderr."""
 
 
 def print_samples(
@@ -57,7 +61,7 @@ def print_samples(
     seed = random_seed() if sampling.seed is None else sampling.seed
     requests = (Request(ids, sampling.with_(seed=(seed + i) % 2**64), i) for i in range(n))
     results: dict[int, GenerationResult] = {}
-    interrupted = False
+    interrupted, started = False, time.perf_counter()
     bar, prompt, tokens = Bar(f"{n} answers:", unit="tokens"), PromptBar(), 0
 
     def count(request: Request, event: GenerationEvent) -> None:
@@ -78,7 +82,10 @@ def print_samples(
     finally:
         clear()
         _print([results[i] for i in sorted(results)], form)
-        note_cuts(list(results.values()), llm.n_ctx)
+        if form.stats and results:
+            note_totals(results.values(), llm.model, time.perf_counter() - started)
+        else:
+            note_cuts(list(results.values()), llm.n_ctx)
         if results and sampling.seed is None and not sampling.greedy and not form.json:
             note(f"seeds {seed} to {seed + max(results)}")
     reasons = [result.finish_reason for result in results.values()]
@@ -129,8 +136,12 @@ def print_beams(
         raise
     clear()
     _print_found(search.found, form)
-    note_cuts([beam.result for beam in search.found[:1]], llm.n_ctx)
-    return exits.exit_code([beam.result.finish_reason for beam in search.found[:1]])
+    best = [beam.result for beam in search.found[:1]]
+    if form.stats and best:
+        note_stats(best[0], llm.model)
+    else:
+        note_cuts(best, llm.n_ctx)
+    return exits.exit_code([result.finish_reason for result in best])
 
 
 def _print_found(found: list[Beam], form: Form) -> None:

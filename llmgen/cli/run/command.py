@@ -16,12 +16,13 @@ from llmgen import hub
 from llmgen.cli.common import exits
 from llmgen.cli.common.config import Given, configurable
 from llmgen.cli.common.endings import note_cuts
-from llmgen.cli.common.guessing import check_draft, guessing_note
+from llmgen.cli.common.guessing import check_draft
 from llmgen.cli.common.guessing_options import guessing_options
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.model_options import EngineOptions, model_options
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.sampling_options import sampling_options
+from llmgen.cli.common.stats import StatsOption, note_stats
 from llmgen.cli.common.templates import (
     SystemOption,
     TemplateOption,
@@ -32,7 +33,7 @@ from llmgen.cli.common.templates import (
 from llmgen.cli.common.texts import as_message, piped_text, read_text, typed_text, with_documents
 from llmgen.cli.run.answers import Form, Head, print_beams, print_samples
 from llmgen.cli.run.manifest import head, perform
-from llmgen.cli.terminal.output import note, print_json, size
+from llmgen.cli.terminal.output import note, print_json
 from llmgen.cli.terminal.plain import WrapOption, answer_writer
 from llmgen.cli.terminal.progress import Bar, PromptBar
 from llmgen.cli.terminal.streaming import follow
@@ -42,7 +43,6 @@ from llmgen.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from llmgen import LLM
-    from llmgen.backends.cpu.model import Model
     from llmgen.engine import BeamOptions, GenerationResult, GenerationStream
 
 
@@ -81,7 +81,7 @@ def command(
     no_stdin: Annotated[bool, typer.Option("--no-stdin", help="Do not read stdin.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end, no streaming.")] = False,
     wrap: WrapOption = True,
-    stats: Annotated[bool, typer.Option("--stats", help="Print speeds on stderr at the end.")] = False,
+    stats: StatsOption = False,
     samples: Annotated[
         int,
         typer.Option(
@@ -137,7 +137,16 @@ def command(
     if prompt is None and not file and not ignores_stdin and not for_answers and _at_terminal():
         from llmgen.cli.chat.command import talk
 
-        talk(model, system=system, template=template, engine=engine, guessing=guessing, sampling=sampling)
+        talk(
+            model,
+            system=system,
+            template=template,
+            wrap=wrap,
+            stats=stats,
+            engine=engine,
+            guessing=guessing,
+            sampling=sampling,
+        )
         return
     text = _prompt(prompt, file or [], ignores_stdin, raw)
     path = model_path(model)
@@ -157,7 +166,7 @@ def command(
                 ids = llm.encode_chat(fitted(chat, _messages(system, text)))
             sampling = sampling.with_(stop=(*sampling.stop, *chat.stops))
         after_label = chat is not None and llm.detokenize(ids[-1:]).endswith(":")
-        form = Form(json, begin, wrap, after_label)
+        form = Form(json, begin, wrap, after_label, stats)
         if search is not None:
             raise typer.Exit(print_beams(llm, ids, sampling, search, form))
         if samples > 1:
@@ -165,7 +174,7 @@ def command(
         with _stream(llm, ids, sampling, prompt_cache) as stream:
             result = _print_json(stream, form.head) if json else _print_text(stream, form)
         if stats:
-            _note_stats(result, llm)
+            note_stats(result, llm.model)
         else:
             note_cuts([result], llm.n_ctx)
         if not stats and not json and sampling.seed is None and not sampling.greedy:
@@ -293,33 +302,3 @@ def _print_json(stream: GenerationStream, head: Head) -> GenerationResult:
     finally:
         if stream.result is not None:
             print_json({**head(stream.result), **stream.result.as_dict()})
-
-
-def _note_stats(result: GenerationResult, llm: LLM) -> None:
-    """Speeds, the cache's size and the seed, on stderr."""
-    t = result.timings
-    cached = f" ({t.cached_tokens} of them cached)" if t.cached_tokens else ""
-    first = "" if t.ttft_s is None else f", first token after {t.ttft_s:.3f} s"
-    speed = _rate(t.prefill_tokens_per_s)
-    note(f"prompt: {result.prompt_tokens} tokens{cached} in {t.prefill_s:.3f} s{speed}{first}")
-    note(f"answer: {result.completion_tokens} tokens in {t.decode_s:.3f} s{_rate(t.decode_tokens_per_s)}")
-    if (guesses := guessing_note(result)) is not None:
-        note(guesses)
-    layout, n = llm.model.layout, result.prompt_tokens + result.completion_tokens
-    note(
-        f"KV cache: {layout.kv_type}, {layout.bytes_per_token:,} bytes a token, {size(layout.bytes_for(n))} for {n}"
-        f"{_streams(llm.model, n)}"
-    )
-    note(f"ended: {result.finish_reason} ({result.finish_detail}); seed {result.seed}")
-
-
-def _streams(model: Model, length: int) -> str:
-    """In how many streams generated tokens read the cache; nothing where that makes no difference."""
-    if not model.readings.matter:
-        return ""
-    found, measured = model.readings.at(length)
-    return f", read in {found.streams} stream{'s' if found.streams > 1 else ''}{' (measured)' if measured else ''}"
-
-
-def _rate(tokens_per_s: float | None) -> str:
-    return "" if tokens_per_s is None else f", {tokens_per_s:.1f} tokens/s"

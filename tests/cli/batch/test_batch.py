@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,6 +79,26 @@ def test_a_line_out_for_each_line_in_and_bad_ones_have_an_error(tmp_path: Path) 
     assert len(told) == len(errors) + 2
     assert "3 of 3 answers were cut at the limit" in told[-2]
     assert "19 answers (16 failed)" in told[-1]
+
+
+def test_stats_add_up_the_answers_of_this_run(tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "in.jsonl", {"prompt": "Hello"}, {"prompt": "Good night", "max_tokens": 3}, "{bad}\n"
+    )
+    told = batch(source, "--stats").stderr.splitlines()
+    assert told[-5].startswith("3 answers (1 failed), 11 tokens in ")
+    assert re.fullmatch(r"prompts: 3 tokens, 0 of them cached, 3 new", told[-4])
+    assert re.fullmatch(r"median of the answers: [\d.]+ tokens/s, first token after [\d.]+ s", told[-3])
+    assert told[-2:] == ["KV cache: f16, 23,040 bytes a token", "ended: 2 length (max_tokens)"]
+    assert "median" not in batch(source).stderr
+
+
+@pytest.mark.parametrize("template", [[], ["--raw"]])
+def test_a_timeout_has_its_exit_code_with_a_template_and_without(tmp_path: Path, template: list[str]) -> None:
+    source = write(tmp_path / "in.jsonl", {"prompt": "Hello"})
+    done = llmgen("batch", str(smollm2()), str(source), "--timeout", "0", *template)
+    assert done.returncode == 124
+    assert len(lines(done.stdout)) == 1
 
 
 def test_numbers_of_hundreds_of_digits_are_the_trouble_of_their_line(tmp_path: Path) -> None:

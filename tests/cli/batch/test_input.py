@@ -52,7 +52,7 @@ def test_options_under_the_names_of_others(
 
 
 def test_a_template_has_the_time_of_its_line(reader: Reader) -> None:
-    with pytest.raises(TemplateError, match="its time limit of 0 s"):
+    with pytest.raises(TemplateError, match="the timeout of 0 s was over"):
         reader.parse(line({"messages": [{"role": "user", "content": "Hi"}], "timeout": 0}))
 
 

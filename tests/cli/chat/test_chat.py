@@ -81,8 +81,9 @@ def test_each_turn_computes_only_its_new_tokens() -> None:
         assert timings["cached_tokens"] + timings["prefill_tokens"] == turn["prompt_tokens"]
         if turn is not told[2]:  # this one is taken back
             seen = turn["prompt_tokens"] + turn["completion_tokens"]
-    _, err = chat("Hi", "Well?", "/stats", "/regen", "/stats")
-    assert err.count(" of them known") == 2
+    _, err = chat("Hi", "Well?", "/stats", "/regen", options=("--stats",))
+    assert err.count("prompt: ") == 4
+    assert err.count(" of them cached") == 3  # in all but the first answer's
     assert ", 1 new" in err  # the second time the whole prompt is known but its last token
 
 

@@ -66,6 +66,7 @@ def loop(llm: LLM) -> Iterator[repl.Repl]:
             markdown=False,
             wraps=False,
             json=False,
+            stats=False,
             keep=True,
         )
 

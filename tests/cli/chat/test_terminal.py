@@ -399,7 +399,7 @@ def test_fifty_turns() -> None:
         for turn in range(50):
             one.say(f"Say {turn}.")
         told = one.say("/stats")
-        new = re.search(r"(\d+) of them known, (\d+) new", told)
+        new = re.search(r"(\d+) of them cached, (\d+) new", told)
         assert new is not None
         assert int(new[2]) < 20 < 500 < int(new[1])
         for _ in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,15 @@ def test_beams() -> None:
     greedy = run_json(*STORY, "--temp", "0")
     one = run(*STORY, "--beams", "1")
     assert one.stdout == greedy["text"] + "\n"
+
+
+def test_stats_are_those_of_all_samples_and_of_the_best_beam() -> None:
+    samples = run(*STORY, "--samples", "3", "--stats").stderr
+    assert re.search(r"^3 answers, 24 tokens in .* tokens/s$", samples, re.MULTILINE)
+    assert "ended: 3 length (max_tokens)" in samples
+    beams = run(*STORY, "--beams", "2", "--stats").stderr
+    assert re.search(r"^answer: 8 tokens in .* tokens/s$", beams, re.MULTILINE)
+    assert "ended: length (max_tokens)" in beams
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
