@@ -73,6 +73,7 @@ def command(
         started = time.perf_counter()
         written = _write(file, mix, out, force, threads)
         report = _report(file, written, time.perf_counter() - started)
+    _warn_of_losses(written)
     trouble: BaseException | None = None
     if text is not None and before is not None:
         try:
@@ -123,6 +124,28 @@ def _warn(plan: Plan) -> None:
         note("MXFP4_MOE is for the experts of a mixture, of which this model has none: all becomes Q8_0")
 
 
+def _warn_of_losses(written: Written) -> None:
+    """Weights that the new type has no numbers for; the file is usable all the same."""
+    if not written.lost:
+        return
+    name, share = max(written.lost.items(), key=lambda item: item[1])
+    kind = next(t.type.name for t in written.plan if t.tensor.name == name)
+    others = len(written.lost) - 1
+    note(
+        f"{_percent(share)} of the weights of {visible(name)} are too small for {kind}, and are lost"
+        + (
+            f", as are some of {others} other tensor{'s' * (others > 1)} (--json lists them)"
+            if others
+            else ""
+        )
+        + f"; {'F32 keeps' if kind == 'BF16' else 'BF16 and F32 keep'} them"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%" if share >= 0.0001 else "less than 0.01%"
+
+
 def _perplexity(path: Path, text: str, threads: int | None, what: str) -> Perplexity:
     """As `llmgen perplexity` measures it without options."""
     from llmgen.engine.perplexity import windows
@@ -152,6 +175,7 @@ def _change(before: Perplexity, after: Perplexity) -> dict[str, Any]:
 def _report(file: GGUFFile, written: Written, seconds: float) -> dict[str, Any]:
     plan = written.plan
     fallbacks = [t for t in plan if t.fell_back]
+    errors, lost = written.errors, written.lost
     return {
         "file": str(written.path),
         "type": plan.mix.name,
@@ -164,7 +188,10 @@ def _report(file: GGUFFile, written: Written, seconds: float) -> dict[str, Any]:
         "fallbacks": [
             {**_names(t), "columns": t.tensor.shape[0], "wanted": t.wanted.name} for t in fallbacks
         ],
-        "tensors": [{**_names(t), "error": written.errors.get(t.tensor.name)} for t in plan],
+        "tensors": [
+            {**_names(t), "error": errors.get(t.tensor.name), "lost_share": lost.get(t.tensor.name, 0.0)}
+            for t in plan
+        ],
         "seconds": seconds,
     }
 
@@ -192,8 +219,16 @@ def _print(report: dict[str, Any]) -> None:
     ]
     if report["fallbacks"]:
         rows.append(("fallback", _fallbacks(report)))
-    if any(t["error"] is not None for t in report["tensors"]):
-        rows.append(("error", f"{report['error']:.2%} of the weights (root mean square)"))
+    changed = [t for t in report["tensors"] if t["error"] is not None]
+    if changed:
+        worst = max(changed, key=lambda t: t["error"])
+        rows.append(
+            (
+                "error",
+                f"{report['error']:.2%} of the weights (root mean square), "
+                f"at most {worst['error']:.2%}, in {visible(worst['name'])}",
+            )
+        )
     if "perplexity" in report:
         rows.append(("perplexity", _perplexities(report["perplexity"])))
     facts(rows)

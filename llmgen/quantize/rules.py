@@ -152,7 +152,7 @@ class _Rules:
             return GGMLType.Q8_0
         role = _role(tensor.name)
         if role == "output" or (role == "embedding" and self._tied):
-            return self._output(tensor)
+            return self._output()
         if self._mix.name == "MXFP4_MOE":
             return self._experts_only(tensor, role)
         if role == "embedding":
@@ -167,9 +167,8 @@ class _Rules:
         self._seen[role] += 1
         return self._mix.type if found is None else found
 
-    def _output(self, tensor: TensorInfo) -> GGMLType:
-        base = self._mix.type
-        if base in (GGMLType.Q8_0, GGMLType.MXFP4) or self._is_falcon or tensor.shape[0] % base.block_size:
+    def _output(self) -> GGMLType:
+        if self._mix.type in (GGMLType.Q8_0, GGMLType.MXFP4) or self._is_falcon:
             return GGMLType.Q8_0
         return GGMLType.Q6_K
 

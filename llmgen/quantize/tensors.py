@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +21,39 @@ from llmgen.quantize.plan import TensorPlan
 _PIECE = 1 << 20
 """Values of a piece: whole blocks of every type."""
 
+_FLOATS_TOGETHER = 32
+
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
+class Loss:
+    """What some weights lost: the sums of squares of their ``error``, and of themselves (``size``).
+
+    ``n_lost``: how many are in blocks of which nothing is left, because they are too small for the type.
+    """
+
+    error: float = 0.0
+    size: float = 0.0
+    n_lost: int = 0
+
+    def __add__(self, other: Loss) -> Loss:
+        return Loss(self.error + other.error, self.size + other.size, self.n_lost + other.n_lost)
+
+    @property
+    def relative(self) -> float:
+        """The error relative to the size (root mean square)."""
+        return sqrt(self.error / self.size) if self.size else 0.0
+
+
+@dataclass(frozen=True)
 class Piece:
-    """Some of a tensor in its new type; the sums of squares of its ``error``, and of the weights (``size``)."""
+    """Some of a tensor in its new type."""
 
     data: Bytes
     n_values: int
-    error: float
-    size: float
+    loss: Loss = Loss()
 
 
 class Converter:
@@ -69,29 +91,15 @@ class Converter:
         n = min(_PIECE, plan.tensor.n_elements - start)
         data = plan.tensor.data[source.bytes_for(start) : source.bytes_for(start + n)]
         if _key(source) not in TABLE:
-            return Piece(data, n, 0.0, 0.0)
+            return Piece(data, n)
         weights = self._floats(data, source, n)
         if plan.factors is not None:
             weights *= _stretched(plan.factors, plan.tensor.n_elements, start, n)
-        largest = float(max(weights.max(), -weights.min()))  # NaN where there is one
-        if not np.isfinite(largest):
-            raise UnsupportedModelError(
-                f"the tensor {shown(plan.tensor.name)} has weights that are NaN or infinite, expected numbers; "
-                "the model is damaged, get it again or from another source"
-            )
-        size = float(np.square(weights, dtype=np.float64).sum())
+        _check_finite(weights, plan)
         if not plan.changes:
-            return Piece(data, n, 0.0, size)
+            return Piece(data, n)
         out = self._quantized(weights, plan.type)
-        values = self._floats(out, plan.type, n)
-        if not np.isfinite(values).all() or _is_lost(largest, values):
-            other = "F32" if plan.type is GGMLType.BF16 else "BF16 or F32"
-            raise UnsupportedModelError(
-                f"the tensor {shown(plan.tensor.name)} has a weight of {largest:.5g}, which is too large for "
-                f"{plan.type.name}; choose {other}"
-            )
-        change = values - weights
-        return Piece(out, n, float(np.square(change, dtype=np.float64).sum()), size)
+        return Piece(out, n, _loss(weights, self._floats(out, plan.type, n), plan))
 
     def _floats(self, data: Bytes, kind: GGMLType, n: int) -> Floats:
         """n values from bytes of a type; all levels and llama.cpp give the same."""
@@ -117,9 +125,41 @@ def _stretched(factors: Floats, n_elements: int, start: int, n: int) -> Floats:
     return factors[(start + np.arange(n)) // (n_elements // len(factors))]
 
 
-def _is_lost(largest: float, values: Floats) -> bool:
-    """Whether a large weight is gone: the sums of squares that a quantizer compares have overflowed."""
-    return largest > 1 and float(max(values.max(), -values.min())) < largest / 2
+def _check_finite(weights: Floats, plan: TensorPlan) -> None:
+    if not np.isfinite(weights).all():
+        raise UnsupportedModelError(
+            f"the tensor {shown(plan.tensor.name)} has weights that are NaN or infinite, expected numbers; "
+            "the model is damaged, get it again or from another source"
+        )
+
+
+def _loss(weights: Floats, values: Floats, plan: TensorPlan) -> Loss:
+    """What is lost where weights have become values.  Raises UnsupportedModelError for weights that are too large.
+
+    A block is lost if its error is as large as itself, so that zeros would be as good: scales have a smallest
+    number (2^-24 in half precision).  Of floats, 32 count as a block: one that becomes zero beside larger ones is
+    no loss.  Large weights can be lost, too: the sums of squares that a quantizer compares overflow.
+    """
+    if not np.isfinite(values).all():
+        raise _too_large(weights, plan)
+    squares = np.square(weights, dtype=np.float64)
+    errors = np.square(values - weights, dtype=np.float64)
+    starts = np.arange(0, len(weights), max(plan.type.block_size, _FLOATS_TOGETHER))
+    sizes = np.add.reduceat(squares, starts)
+    lost = (np.add.reduceat(errors, starts) >= sizes) & (sizes > 0)
+    if lost.any() and np.maximum.reduceat(np.abs(weights), starts)[lost].max() > 1:
+        raise _too_large(weights, plan)
+    n_lost = int(np.diff(starts, append=len(weights))[lost].sum())
+    return Loss(float(errors.sum()), float(squares.sum()), n_lost)
+
+
+def _too_large(weights: Floats, plan: TensorPlan) -> UnsupportedModelError:
+    largest = weights[np.abs(weights).argmax()]
+    other = "F32" if plan.type is GGMLType.BF16 else "BF16 or F32"
+    return UnsupportedModelError(
+        f"the tensor {shown(plan.tensor.name)} has a weight of {largest:.5g}, which is too large for "
+        f"{plan.type.name}; choose {other}"
+    )
 
 
 def _by_gguf(weights: Floats, kind: GGMLType) -> Bytes:

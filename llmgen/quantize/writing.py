@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import sqrt
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,7 +21,7 @@ from llmgen.gguf import GGUFFile
 from llmgen.gguf.head import NewTensor, head, padding, u32_pair
 from llmgen.quantize.mixes import Mix
 from llmgen.quantize.plan import Plan, plan
-from llmgen.quantize.tensors import Converter, Done
+from llmgen.quantize.tensors import Converter, Done, Loss
 
 _SPLIT = ("split.no", "split.count", "split.tensors.count")
 _DEFAULT_ALIGNMENT = 32
@@ -33,25 +32,28 @@ _QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION in ggml/include/ggml.h
 
 @dataclass
 class Written:
-    """What was written: ``errors`` has, for each tensor that changed, its error relative to its size (rms)."""
+    """What was written, and what it cost each tensor that changed."""
 
     path: Path
     plan: Plan
     nbytes: int = 0
-    errors: dict[str, float] = field(default_factory=dict)
-    _error: float = 0.0
-    _size: float = 0.0
+    losses: dict[str, Loss] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
-        """The error of all tensors that changed, relative to their size (rms)."""
-        return _relative(self._error, self._size)
+        """The error of all tensors that changed, relative to their size (root mean square)."""
+        return sum(self.losses.values(), Loss()).relative
 
-    def count(self, name: str, error: float, size: float) -> None:
-        """Take in the sums of squares of one tensor."""
-        self.errors[name] = _relative(error, size)
-        self._error += error
-        self._size += size
+    @property
+    def errors(self) -> dict[str, float]:
+        """The same of each of them."""
+        return {name: loss.relative for name, loss in self.losses.items()}
+
+    @property
+    def lost(self) -> dict[str, float]:
+        """The shares of weights that are too small for their new type: they are zero now, or no better."""
+        n_elements = {t.tensor.name: t.tensor.n_elements for t in self.plan}
+        return {name: loss.n_lost / n_elements[name] for name, loss in self.losses.items() if loss.n_lost}
 
 
 def quantize(
@@ -139,16 +141,16 @@ def _write_tensors(
     total, finished = sum(t.tensor.n_elements for t in planned), 0
     with ThreadPoolExecutor(n_threads) as pool:
         for tensor in planned:
-            error = size = 0.0
+            loss = Loss()
             for piece in converter.pieces(tensor, pool, n_threads):
                 new.write(piece.data.data)
-                error, size = error + piece.error, size + piece.size
+                loss += piece.loss
                 finished += piece.n_values
                 if done is not None:
                     done(finished, total)
             new.write(bytes(padding(tensor.nbytes, alignment)))
             if tensor.changes:
-                written.count(tensor.tensor.name, error, size)
+                written.losses[tensor.tensor.name] = loss
 
 
 def _check_room(out: Path, nbytes: int) -> None:
@@ -173,7 +175,3 @@ def _named(out: Path) -> Iterator[None]:
 
 def _path(path: Path) -> str:
     return shown(str(path), 500, quote=False)
-
-
-def _relative(error: float, size: float) -> float:
-    return sqrt(error / size) if size else 0.0

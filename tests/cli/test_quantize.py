@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -46,6 +47,23 @@ def test_facts_and_json(tmp_path: Path) -> None:
     [entry] = [t for t in report["fallbacks"] if t["name"] == "blk.0.ffn_up.weight"]
     assert (entry["wanted"], entry["to"], entry["columns"]) == ("Q4_K", "Q5_0", 32)
     assert 0 < report["fallback_share"] < 0.01
+
+
+def test_weights_that_are_too_small_are_told(tmp_path: Path) -> None:
+    tensors = {f"blk.0.{n}.weight": np.full((4, 512), 10.0**-n, np.float32) for n in (9, 10, 1)}
+    source, out = tiny.write(tmp_path / "s.gguf", tensors=tensors), tmp_path / "o.gguf"
+    done = llmgen("quantize", str(source), "Q8_0", "-o", str(out), "--json")
+    assert done.returncode == 0
+    note = next(line for line in done.stderr.splitlines() if "too small" in line)
+    assert (
+        "100% of the weights of blk.0.9.weight are too small for Q8_0, and are lost, as are some of" in note
+    )
+    assert note.endswith("1 other tensor (--json lists them); BF16 and F32 keep them")
+    shares = {t["name"]: t["lost_share"] for t in json.loads(done.stdout)["tensors"]}
+    assert [shares[name] for name in tensors] == [1, 1, 0]
+    told = llmgen("quantize", str(source), "BF16", "-o", str(out), "--force")
+    assert "too small" not in told.stderr
+    assert re.search(r"error +0\.\d+% .*, at most 0\.\d+%, in \S+\.weight$", told.stdout, re.MULTILINE)
 
 
 def test_requantizing_is_told(tmp_path: Path) -> None:

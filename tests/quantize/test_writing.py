@@ -144,6 +144,35 @@ def test_weights_too_large_for_the_type_are_refused(mix: str, tmp_path: Path) ->
     made(source, "BF16", tmp_path / "out.gguf")
 
 
+@pytest.mark.parametrize("mix", ["F16", "Q8_0", "Q5_1", "Q4_K", "Q6_K", "IQ4_XS", "TQ2_0"])
+def test_weights_too_small_for_the_type_are_counted(mix: str, tmp_path: Path) -> None:
+    """Rows whose scale half precision rounds to 0; single small weights beside larger ones do not count."""
+
+    def weights() -> np.ndarray:
+        array = np.random.default_rng(5).standard_normal((8, 512)).astype(np.float32)
+        array[0, ::2] = 1e-9
+        array[2:4] *= np.float32(1e-9)
+        return array
+
+    source = wide(tmp_path / "source.gguf", weights=weights)
+    with GGUFFile.open(source) as file:
+        written = quantize(file, mix_named(mix), tmp_path / "out.gguf")
+    assert written.lost == {"blk.0.extra.weight": 0.25}
+
+
+def test_a_large_block_is_not_lost_beside_one_that_is_not(tmp_path: Path) -> None:
+    """Whose sums of squares overflow in the quantizer, and which would become zeros."""
+
+    def weights() -> np.ndarray:
+        array = np.ones((4, 512), np.float32)
+        array[1, :256] = -1e19
+        return array
+
+    source = wide(tmp_path / "source.gguf", weights=weights)
+    with pytest.raises(UnsupportedModelError, match=r"has a weight of -1e\+19, which is too large for Q6_K"):
+        made(source, "Q6_K", tmp_path / "out.gguf")
+
+
 def test_the_model_itself_is_never_written(tmp_path: Path) -> None:
     source = tiny.write(tmp_path / "source.gguf")
     content = source.read_bytes()

@@ -106,9 +106,30 @@ def test_odd_blocks(key: str) -> None:
             assert relative_error(key, block * scale) < (0.06 if key.startswith("iq") else 0.004)
     wide = np.random.default_rng(8).standard_normal(256)
     assert relative_error(key, wide * 1e4) < 1.3 * THEIRS[key][0]
-    for subnormal in (1e-8, 1e-20, 1e-42):
-        assert np.isfinite(values(key, quantized(key, wide * subnormal))).all()
-        assert np.abs(values(key, quantized(key, wide * subnormal))).max() <= 8 * subnormal + 1e-4
+
+
+SMALLEST = {
+    "q2_k": 1e-6,
+    "q3_k": 1e-6,
+    "q4_k": 1e-6,
+    "q5_k": 1e-6,
+    "q6_k": 1e-6,
+    "iq4_nl": 1e-5,
+    "iq4_xs": 1e-5,
+}
+"""Weights (their standard deviation) that are told nearly as well as larger ones, though their factor is near 2^-24."""
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_ends_of_half_precision(key: str) -> None:
+    """No factor is taken that half precision rounds to nothing or to twice itself; what is too large shows."""
+    weights = np.random.default_rng(8).standard_normal(8192)
+    assert relative_error(key, weights * SMALLEST[key]) < 1.7 * THEIRS[key][0]
+    for tiny in (1e-8, 1e-20, 1e-42):
+        assert np.abs(values(key, quantized(key, weights * tiny))).max() <= 8 * tiny + 2e-6
+    assert relative_error(key, weights * 2e5) < 1.3 * THEIRS[key][0]
+    with np.errstate(invalid="ignore"):
+        assert not np.isfinite(values(key, quantized(key, weights[:256] * 1e9))).any()
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -21,7 +21,16 @@ from numba.core import types
 
 from llmgen.backends.cpu.kernels.abi import I, inline, native
 from llmgen.backends.cpu.kernels.quantizers import packing
-from llmgen.backends.cpu.kernels.quantizers.groups import GROUPS, as_half, clamped, each, inverse, rounded
+from llmgen.backends.cpu.kernels.quantizers.groups import (
+    GROUPS,
+    LARGEST_HALF,
+    as_half,
+    clamped,
+    each,
+    factor_for,
+    inverse,
+    rounded,
+)
 from llmgen.backends.cpu.kernels.simd import (
     at_least,
     at_most,
@@ -154,8 +163,8 @@ def _affine(
                 store_f32(scratch + _SCALES + 4 * g, s)
                 store_f32(scratch + _MINS + 4 * g, m)
                 top_scale, top_min = max(top_scale, s), max(top_min, m)
-            d = as_half(top_scale / highest_scale, scratch + _CODES)
-            dmin = as_half(top_min / highest_scale, scratch + _CODES)
+            d = factor_for(top_scale / highest_scale, scratch + _CODES)
+            dmin = factor_for(top_min / highest_scale, scratch + _CODES)
             first, second = scratch + _CHOICES, scratch + _CHOICES + _ROUND
             before = choose_all(p, scratch, first, d, dmin)
             d2, dmin2 = best_factors(p, first, d, dmin)
@@ -163,7 +172,7 @@ def _affine(
             after = np.float32(np.inf)
             if d2 > _ZERO and dmin2 >= _ZERO:
                 after = choose_all(p, scratch, second, d2, dmin2)
-            if after < before:
+            if after < before and max(d, dmin) <= LARGEST_HALF:  # infinite factors stay, to be seen
                 write(p, scratch, second, d2, dmin2, o)
             else:
                 write(p, scratch, first, d, dmin, o)

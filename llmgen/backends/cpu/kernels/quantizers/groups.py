@@ -175,6 +175,27 @@ def as_half(x, scratch):  # type: ignore[no-untyped-def]
     return load_f16(scratch)
 
 
+LARGEST_HALF = np.float32(65504.0)
+_HALF_STEP = np.float32(2.0**-24)  # between neighbouring half-precision numbers below 2^-14
+_A_LITTLE = np.float32(2.0**-5)
+
+
+@inline
+def factor_for(x, scratch):  # type: ignore[no-untyped-def]
+    """x in half precision, for a factor that times the largest whole number has to be about the largest scale.
+
+    A tiny one is rounded away from zero: as zero it would lose all weights, though a larger factor and
+    smaller whole numbers can tell them.  One a little too large for half precision becomes its
+    largest number, any other infinite.
+    """
+    half = as_half(x, scratch)
+    if abs(half) < abs(x) * (np.float32(1.0) - _A_LITTLE):
+        return half + (_HALF_STEP if x > np.float32(0.0) else -_HALF_STEP)
+    if abs(half) > LARGEST_HALF and abs(x) < LARGEST_HALF * (np.float32(1.0) + _A_LITTLE):
+        return LARGEST_HALF if x > np.float32(0.0) else -LARGEST_HALF
+    return half
+
+
 @inline
 def clamped(x, low, high):  # type: ignore[no-untyped-def]
     return min(max(x, low), high)

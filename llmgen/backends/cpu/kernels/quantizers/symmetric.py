@@ -27,10 +27,12 @@ from llmgen.backends.cpu.kernels.abi import I, inline, native
 from llmgen.backends.cpu.kernels.quantizers import packing
 from llmgen.backends.cpu.kernels.quantizers.groups import (
     GROUPS,
+    LARGEST_HALF,
     Group,
     as_half,
     clamped,
     each,
+    factor_for,
     inverse,
     rounded,
 )
@@ -154,12 +156,12 @@ def _symmetric(
                 s = fitted(load(p + 4 * size * g))
                 store_f32(scratch + _SCALES + 4 * g, s)
                 top = s if abs(s) > abs(top) else top
-            d = as_half(top / least_scale, scratch + _CODES)
+            d = factor_for(top / least_scale, scratch + _CODES)
             first, second = scratch + _CHOICES, scratch + _CHOICES + _ROUND
             before = choose_all(p, scratch, first, d)
             d2 = as_half(best_factor(p, first, d), scratch + _CODES)
             after = choose_all(p, scratch, second, d2)
-            if after < before:
+            if after < before and abs(d) <= LARGEST_HALF:  # an infinite factor stays, to be seen
                 write(p, scratch, second, d2, o)
             else:
                 write(p, scratch, first, d, o)
