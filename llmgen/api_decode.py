@@ -38,7 +38,7 @@ class KeptReadings:
         if not model.readings.adapts:
             return None
         config = kv_type if isinstance(kv_type, KVAutoConfig) else KVAutoConfig()
-        path = config.plan_file or default_file()
+        path = config.plan_path or default_file()
         if str(path).startswith("~"):  # no home is known: this would be a folder of that name right here
             return None
         return cls(model, path, config.probe_interval)

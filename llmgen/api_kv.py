@@ -61,7 +61,7 @@ def plan_for(
         return nothing_to_choose(layout.n_ctx)
     threads = default_threads() if n_threads is None else n_threads
     budget = _budget(config)
-    path = config.plan_file or default_file()
+    path = config.plan_path or default_file()
     where = machine(target().level, threads)
     key = plan_key(fingerprint(file), where, layout.n_ctx, config, rope_scaling)
 
@@ -133,8 +133,8 @@ def _kernels(candidates: Sequence[KVCacheConfig]) -> list[str]:
 
 def _budget(config: KVAutoConfig) -> int | None:
     """Bytes that the cache may take; None if nothing is known of the memory."""
-    if config.budget_mb is not None:
-        return int(config.budget_mb * 1_000_000)
+    if config.budget_bytes is not None:
+        return config.budget_bytes
     free = available_bytes()
     return None if free is None else free // 2
 

@@ -38,6 +38,7 @@ boats, and ask whether one can live from fishing. One can, if one has no debts.
 """What is measured by default: prose, numbers and code; a longer probe repeats it."""
 _QUESTION, _ANSWER = " The keeper of the old lighthouse is called", " Ottilie"
 _FILLER = "The day was calm and the boats came back before noon. "
+_TEXTS = (TEXT, _FILLER, _QUESTION, _ANSWER)
 FOUND = 5
 """A needle counts for a model that, with an exact cache, has the right token among so many."""
 _WARMING = 2
@@ -73,17 +74,19 @@ class Quality:
 
 
 def probe(tokenizer: TokenizerLike | None, n_vocab: int, n_ctx: int, n_tokens: int, n_steps: int) -> Probe:
-    """The probe for a model; without a tokenizer its text is a row of numbers drawn at random.
+    """The probe for a model; its text is a row of numbers drawn at random where no tokenizer can write it.
 
     n_tokens: of the prompt, n_steps: of what is given one by one, both as far as the context has room.
     """
-    n_tokens = max(2, min(n_tokens, n_ctx - n_steps - 1))
-    n_needle = max(2, min(4 * n_tokens, n_ctx - 1))
-    if tokenizer is None:
+    n_steps = min(n_steps, n_ctx // 2)
+    n_tokens = min(n_tokens, n_ctx - n_steps)
+    n_needle = min(4 * n_tokens, n_ctx)
+    pieces = [] if tokenizer is None else [tokenizer.encode_fragment(text) for text in _TEXTS]
+    if tokenizer is None or not all(pieces):
         ids = np.random.default_rng(0).integers(0, n_vocab, n_tokens + n_steps + n_needle).tolist()
         return Probe(ids[: n_tokens + n_steps], n_steps, ids[-n_needle:], ids[0])
+    text, filler, question, answer = pieces
     begin = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
-    text, filler, question, answer = map(tokenizer.encode_fragment, (TEXT, _FILLER, _QUESTION, _ANSWER))
     ids = (begin + text * (1 + (n_tokens + n_steps) // len(text)))[: n_tokens + n_steps]
     room = max(0, n_needle - len(begin) - 2 * len(question) - len(answer)) // 2
     half = (filler * (1 + room // len(filler)))[:room]
@@ -106,9 +109,10 @@ def compare(reference: ModelLike, model: ModelLike, ids: Sequence[int], n_steps:
         if i + 1 < len(ids):
             other_nll.append(-float(p[ids[i + 1]]))
             nll.append(-float(q[ids[i + 1]]))
-    delta = statistics.fmean(nll) - statistics.fmean(other_nll)
+    mean_nll, other_mean = (statistics.fmean(values) if values else 0.0 for values in (nll, other_nll))
+    delta = mean_nll - other_mean
     ratio = float(np.exp(min(delta, 700.0)))
-    return Quality(len(kl), statistics.fmean(nll), delta, ratio, statistics.fmean(kl), same / len(kl))
+    return Quality(len(kl), mean_nll, delta, ratio, statistics.fmean(kl), same / len(kl))
 
 
 def _log_probabilities(model: ModelLike, ids: Sequence[int], n_steps: int) -> Iterator[NDArray[np.float64]]:

@@ -164,6 +164,10 @@ def nothing_to_choose(n_ctx: int) -> Plan:
 def _nothing_fits(sized: Sequence[Candidate], n_ctx: int, budget: int | None) -> LLMGenError:
     least = min(sized, key=lambda candidate: candidate.bytes_per_context)
     return LLMGenError(
-        f"no KV cache for {n_ctx} tokens fits into {(budget or 0) / 1e6:,.1f} MB: the smallest, {least.kinds}, takes "
-        f"{least.bytes_per_context / 1e6:,.1f} MB; allow more (--kv-budget) or choose a smaller context (-c)"
+        f"no KV cache for {n_ctx} tokens fits into {_megabytes(budget or 0)}: the smallest, {least.kinds}, takes "
+        f"{_megabytes(least.bytes_per_context)}; allow more (--kv-budget) or choose a smaller context (-c)"
     )
+
+
+def _megabytes(n: int) -> str:
+    return f"{n / 1e6:,.1f} MB" if n >= 1_000_000 else f"{n / 1e6:.3g} MB"

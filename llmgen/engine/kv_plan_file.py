@@ -2,8 +2,6 @@
 
 The file is JSON: {"format": "llmgen KV plans", "version": 1, "plans": [entry ...]}, written whole or not at all.
 Beside the plans it keeps how generated tokens read the cache (decode_plan_file.py), under "decode".
-An entry has a key (a hash of the model's fingerprint, the machine, the context, the gates and a scaling of
-positions), when it was measured, the budget, and the plan.
 """
 
 from __future__ import annotations
@@ -15,22 +13,42 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmgen.engine.kv_measure import Quality
-from llmgen.engine.kv_plan import Candidate, Plan
+from llmgen.engine.kv_plan import Plan
+from llmgen.engine.records import record
 from llmgen.errors import LLMGenError
 from llmgen.files import folder_lock, read_bounded, replacing
 from llmgen.hub.state import state_folder
-from llmgen.model.kv_config import KVAutoConfig, KVCacheConfig
+from llmgen.model.kv_config import KVAutoConfig
 
 FORMAT, VERSION = "llmgen KV plans", 1
 _MOST_BYTES = 8 << 20
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading an entry may raise that is not as ``keep`` wrote it."""
 MOST_ENTRIES = 100
 """Of each kind, the latest."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A plan in the file."""
+
+    key: str
+    """A hash of the model's fingerprint, the machine, the context, the gates and a scaling of positions."""
+    measured: float
+    """When, in seconds since 1970."""
+    budget_mb: float | None
+    """As it was given."""
+    plan: Plan
+
+    @property
+    def chosen_bytes(self) -> int:
+        """Bytes that the chosen kind takes.  Raises ValueError where it is not among the candidates."""
+        for candidate in self.plan.candidates:
+            if candidate.kinds == self.plan.chosen:
+                return candidate.bytes_per_context
+        raise ValueError("the chosen kind is none of the candidates")
 
 
 def default_file() -> Path:
@@ -55,17 +73,15 @@ def kept(path: Path, key: str, budget: int | None, config: KVAutoConfig) -> Plan
     It does if the same budget was given; where none was, if what was chosen fits into ``budget``.
     Raises LLMGenError for a file that holds no plans.
     """
-    for entry in read_content(path)["plans"]:
-        age = time.time() - entry["measured"]
+    for values in read_content(path)["plans"]:
+        entry = record(Entry, values)
         if (
-            entry["key"] == key
-            and 0 <= age < config.probe_interval
-            and entry["budget_mb"] == config.budget_mb
+            entry.key == key
+            and 0 <= time.time() - entry.measured < config.probe_interval
+            and entry.budget_mb == config.budget_mb
+            and (budget is None or entry.chosen_bytes <= budget)
         ):
-            plan = _plan(entry["plan"])
-            size = next(c.bytes_per_context for c in plan.candidates if c.kinds == plan.chosen)
-            if budget is None or size <= budget:
-                return plan
+            return entry.plan
     return None
 
 
@@ -94,7 +110,7 @@ def _locked(path: Path, ending: str) -> Iterator[None]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(folder_lock(path.with_name(f"{path.name}.{ending}"), lambda: None))
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: no path
             raise _cannot_write(path, error) from error
         yield
 
@@ -137,28 +153,6 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
     return values
 
 
-def _plan(values: dict[str, Any]) -> Plan:
-    return Plan(
-        **{
-            **values,
-            "candidates": tuple(_candidate(entry) for entry in values["candidates"]),
-            "chosen": KVCacheConfig.of(values["chosen"]),
-        }
-    )
-
-
-def _candidate(values: dict[str, Any]) -> Candidate:
-    quality = values["quality"]
-    return Candidate(
-        **{
-            **values,
-            "kinds": KVCacheConfig.of(values["kinds"]),
-            "quality": None if quality is None else Quality(**quality),
-            "failed": tuple(values["failed"]),
-        }
-    )
-
-
 def read_content(path: Path) -> dict[str, Any]:
     """What a file holds, its plans checked; no plans if it is not there.  Raises LLMGenError for another file."""
     try:
@@ -172,25 +166,18 @@ def read_content(path: Path) -> dict[str, Any]:
         raise _no_plans(path, getattr(error, "strerror", None) or str(error)) from error
     try:
         found: dict[str, Any] = json.loads(data or b"")
-        whole = found["format"] == FORMAT and found["version"] == VERSION
-        entries: list[dict[str, Any]] = found["plans"] if whole else []
-        for entry in entries:
-            plan = _plan(entry["plan"])
-            whole = whole and any(candidate.kinds == plan.chosen for candidate in plan.candidates)
-            whole = whole and isinstance(entry["key"], str) and isinstance(entry["measured"], (int, float))
-            float(entry["measured"])  # an integer may be too large for one
-            whole = whole and isinstance(entry["budget_mb"], (int, float, type(None)))
-    except (*_DAMAGE, LLMGenError) as error:
+        if found["format"] == FORMAT and found["version"] == VERSION:
+            for values in found["plans"]:
+                _ = record(Entry, values).chosen_bytes
+            return found
+    except (ValueError, KeyError, TypeError, RecursionError, LLMGenError) as error:
         raise _no_plans(path, "it is no file of plans, or damaged") from error
-    if not whole:
-        raise _no_plans(path, "it is no file of plans, or one of another version")
-    return found
+    raise _no_plans(path, "it is no file of plans, or one of another version")
 
 
-def _cannot_write(path: Path, error: OSError) -> LLMGenError:
-    return LLMGenError(
-        f"cannot write the plan file {path}: {error.strerror or error}; give another one (--kv-plan)"
-    )
+def _cannot_write(path: Path, error: OSError | ValueError) -> LLMGenError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return LLMGenError(f"cannot write the plan file {path}: {reason}; give another one (--kv-plan)")
 
 
 def _no_plans(path: Path, reason: str) -> LLMGenError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from llmgen.errors import UsageError, shown
+from llmgen.errors import UsageError, kind_of, shown
 
 KV_KINDS = ("f32", "f16", "bf16", "q8_0", "q4_0", "nf4")
 """The kinds, most bytes first; docs/generation.md says what each costs."""
@@ -69,7 +71,7 @@ class KVAutoConfig:
     budget_mb: the most the cache may take for the whole context, in MB (10^6 bytes); None: half of the free memory.
     max_delta_nll, max_ppl_ratio, max_mean_kl: what a kind may cost against f16 in mean -ln p, in
     perplexity and in mean KL divergence.  probe_tokens, probe_steps: over how much text that is measured.
-    plan_file: where results are kept, None: in the user's state folder; probe_interval: for how many
+    plan_file: where results are kept, a path, None: in the user's state folder; probe_interval: for how many
     seconds they hold.  strict: refuse, instead of taking the best kind that there is, if none passes.
     Raises UsageError.
     """
@@ -78,29 +80,47 @@ class KVAutoConfig:
     max_delta_nll: float = 0.05
     max_ppl_ratio: float = 1.05
     max_mean_kl: float = 0.1
-    plan_file: Path | None = None
+    plan_file: str | os.PathLike[str] | None = None
     probe_interval: float = 3600.0
     probe_tokens: int = 64
     probe_steps: int = 4
     strict: bool = False
 
     def __post_init__(self) -> None:
-        _check_number("budget_mb", "--kv-budget", self.budget_mb, 0.0, optional=True)
+        if self.budget_mb is not None:
+            _check_number("budget_mb", "--kv-budget", self.budget_mb, 0.0, _MOST)
         _check_number("max_delta_nll", "--kv-max-delta-nll", self.max_delta_nll, 0.0)
         _check_number("max_ppl_ratio", "--kv-max-ppl-ratio", self.max_ppl_ratio, 1.0)
         _check_number("max_mean_kl", "--kv-max-mean-kl", self.max_mean_kl, 0.0)
         _check_number("probe_interval", "--kv-probe-interval", self.probe_interval, 0.0)
-        _check_number("probe_tokens", "--kv-probe-tokens", self.probe_tokens, 2)
-        _check_number("probe_steps", "--kv-probe-steps", self.probe_steps, 1)
+        _check_number("probe_tokens", "--kv-probe-tokens", self.probe_tokens, 2, _MOST)
+        _check_number("probe_steps", "--kv-probe-steps", self.probe_steps, 1, _MOST)
+        if not isinstance(self.plan_file, str | os.PathLike | None):
+            raise UsageError(f"plan_file must be a path, not {kind_of(self.plan_file)} (--kv-plan)")
+        if not isinstance(self.strict, bool):
+            raise UsageError(f"strict must be True or False, not {shown(self.strict)} (--kv-strict)")
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The budget in bytes."""
+        return None if self.budget_mb is None else int(self.budget_mb * 1_000_000)
+
+    @property
+    def plan_path(self) -> Path | None:
+        """The plan file that was named."""
+        return None if self.plan_file is None else Path(os.path.expanduser(self.plan_file))
 
 
-def _check_number(name: str, flag: str, value: object, low: float, optional: bool = False) -> None:
-    if value is None and optional:
-        return
+_MOST = 1e12
+"""Of what is multiplied: MB, and numbers of tokens."""
+
+
+def _check_number(name: str, flag: str, value: object, low: float, high: float = sys.float_info.max) -> None:
     kinds = (int,) if isinstance(low, int) else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
         what = "a whole number" if isinstance(low, int) else "a number"
-        raise UsageError(f"{name} must be {what} from {low:g} up, not {shown(value)} ({flag})")
+        upwards = f"to {high:g}" if high == _MOST else "up"
+        raise UsageError(f"{name} must be {what} from {low:g} {upwards}, not {shown(value)} ({flag})")
 
 
 def _parts(text: str) -> dict[str, str]:

@@ -93,7 +93,9 @@ def test_a_budget_leaves_out_what_is_too_large(path: Path, tmp_path: Path) -> No
         assert told == ["q8_0"]
         assert llm.model.kv_type == "q8_0"
     assert len(json.loads((tmp_path / "mine.json").read_text())["plans"]) == 1
-    with pytest.raises(LLMGenError, match="no KV cache for 128 tokens fits into 0.0 MB: the smallest, q8_0"):
+    with pytest.raises(
+        LLMGenError, match="no KV cache for 128 tokens fits into 0.001 MB: the smallest, q8_0"
+    ):
         opened(path, kv_type=dataclasses.replace(kept, budget_mb=0.001))
 
 

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +104,31 @@ def test_a_step_is_timed_at_the_length_asked_for(length: int) -> None:
 
 
 def test_probes_fit_into_the_context() -> None:
-    for n_ctx in (8, 100, 4096):
-        what = probe(None, N_VOCAB, n_ctx, 64, 4)
-        assert len(what.ids) <= n_ctx
-        assert len(what.needle) < n_ctx
-        assert what.n_steps < len(what.ids)
+    for n_ctx in (1, 2, 5, 8, 100, 4096):
+        for n_tokens, n_steps in ((64, 4), (10**12, 1), (2, 10**12)):
+            what = probe(None, N_VOCAB, n_ctx, n_tokens, n_steps)
+            assert 1 <= len(what.ids) <= n_ctx
+            assert 1 <= len(what.needle) <= n_ctx
+            assert what.n_steps == min(n_steps, n_ctx // 2) < len(what.ids)
+
+
+@pytest.mark.parametrize("vocabulary", [("a", "b"), ()])
+def test_a_vocabulary_that_cannot_write_the_text_gets_random_tokens(vocabulary: tuple[str, ...]) -> None:
+    class Tokenizer:
+        add_bos, bos_id = True, 0
+
+        def encode_fragment(self, text: str) -> list[int]:
+            return [1 + vocabulary.index(c) for c in text if c in vocabulary]
+
+    what = probe(Tokenizer(), N_VOCAB, 512, 64, 4)  # type: ignore[arg-type]
+    if vocabulary:  # " Ottilie" has neither letter
+        assert Tokenizer().encode_fragment(" Ottilie") == []
+    assert what == probe(None, N_VOCAB, 512, 64, 4)
+
+
+def test_one_token_predicts_nothing_and_loses_nothing() -> None:
+    quality = compare(Model(), Model(), [7], 0)  # type: ignore[arg-type]
+    assert (quality.tokens, quality.delta_nll, quality.ppl_ratio, quality.mean_kl) == (1, 0.0, 1.0, 0.0)
 
 
 # ---- the choice -----------------------------------------------------------------------------
@@ -162,7 +182,9 @@ def test_what_does_not_fit_is_not_measured() -> None:
     with pytest.raises(LLMGenError, match="no KV cache kind that fits passes: .*mean KL.*--kv-strict"):
         check_passed(plan, KVAutoConfig(strict=True))
     assert check_passed(plan, KVAutoConfig()) is plan
-    with pytest.raises(LLMGenError, match="fits into 0.0 MB: the smallest, q4_0, takes 0.0 MB.*--kv-budget"):
+    with pytest.raises(
+        LLMGenError, match="fits into 0.0015 MB: the smallest, q4_0, takes 0.0005 MB.*--kv-budget"
+    ):
         chosen()
 
 
@@ -198,11 +220,24 @@ def test_candidates_are_known_kinds_and_keys_have_no_fewer_bits() -> None:
     [
         *({"budget_mb": -1}, {"budget_mb": "5"}, {"max_ppl_ratio": 0.5}, {"max_mean_kl": float("nan")}),
         *({"probe_tokens": 1}, {"probe_tokens": 2.5}, {"probe_steps": 0}, {"probe_interval": float("inf")}),
+        *({"budget_mb": 1e308}, {"budget_mb": 10**400}, {"max_delta_nll": 10**400}, {"probe_steps": 10**30}),
     ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=rf"{next(iter(wrong))} must be a (whole )?number from .*--kv-"):
         KVAutoConfig(**wrong)
+
+
+def test_a_plan_file_is_any_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    for path in (str(tmp_path / "plans.json"), tmp_path / "plans.json", "~/plans.json"):
+        assert KVAutoConfig(plan_file=path).plan_path == tmp_path / "plans.json"
+    for wrong in (5, b"plans.json"):
+        with pytest.raises(UsageError, match="plan_file must be a path, not .*--kv-plan"):
+            KVAutoConfig(plan_file=wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="strict must be True or False, not 'yes'"):
+        KVAutoConfig(strict="yes")  # type: ignore[arg-type]
 
 
 # ---- the file -------------------------------------------------------------------------------
@@ -281,3 +316,42 @@ def test_a_file_of_something_else_is_neither_used_nor_overwritten(tmp_path: Path
     assert path.read_text() == text
     with pytest.raises(LLMGenError, match="it is a folder"):
         kept(tmp_path, "a", None, KVAutoConfig())
+
+
+JUNK = (None, True, -1, 1.5, 10**400, float("nan"), float("inf"), "", "x", "\x1b[31m", [], {}, [[]])
+
+
+def _places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where every value of a JSON document lies."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, inner in items:
+        yield (*path, key)
+        yield from _places(inner, (*path, key))
+
+
+def test_an_edited_file_is_refused_or_holds_a_whole_plan(tmp_path: Path) -> None:
+    """Whatever one of its values is replaced with."""
+    path = tmp_path / "plans.json"
+    keep(path, "a", KVAutoConfig(), plan_of())
+    text = path.read_text()
+    for place in _places(json.loads(text)):
+        for junk in JUNK:
+            content = json.loads(text)
+            node = content
+            for key in place[:-1]:
+                node = node[key]
+            node[place[-1]] = junk
+            path.write_text(json.dumps(content))
+            with suppress(LLMGenError):
+                plan = kept(path, "a", None, KVAutoConfig())
+                assert plan is None or _shape(plan_as_dict(plan)) == _shape(plan_as_dict(plan_of())), place
+
+
+def _shape(node: Any) -> Any:
+    """The types of a document's values; a number is a number, and what may be missing may be anything."""
+    if isinstance(node, dict):
+        optional = {"quality", "needle_rank", "step_seconds", "budget_bytes"}
+        return {key: _shape(value) for key, value in node.items() if key not in optional}
+    if isinstance(node, (list, tuple)):
+        return "texts" if all(isinstance(item, str) for item in node) else [_shape(item) for item in node]
+    return "number" if type(node) in (int, float) else type(node).__name__

@@ -16,7 +16,7 @@ from llmgen.model.states import KV, Recurrent
 
 GREEDY = SamplingParams(temp=0.0, max_tokens=6, ignore_eos=True)
 PROMPT = [i % 250 for i in range(1300)]
-OWNER = cache_file.Owner("fake", "none")
+OWNER = cache_file.Owner("fake", "none", "none")
 
 
 class RecurrentModel(FakeModel):

@@ -5,7 +5,8 @@ The format, all numbers little-endian:
     8 bytes   b"LLMGENKV"
     uint32    version of the format (VERSION)
     uint32    bytes of the header
-    header    JSON: model (fingerprint), kv_type, n_ctx, rotations (Binding.rotations), local_window
+    header    JSON: model (fingerprint), kv_type, n_ctx, rotations (Binding.rotations), rope_scaling (what
+              they follow from, in words; may be missing), local_window
               (DecodePlan.local_window; 0 where it is not there), n_tokens,
               n_prompt (leading tokens that were computed as prompt), reached (Sequence.written),
               key_block, and layers: for each state its signature; for keys and values that is
@@ -56,11 +57,12 @@ class Owner:
     """What the states were computed by.
 
     A model; how it rotates positions, which may depend on the context; and of how many keys generated tokens
-    saw the last only (``DecodePlan.local_window``).
+    saw the last only (``DecodePlan.local_window``).  rope_scaling: what the rotations follow from, for messages.
     """
 
     fingerprint: str
     rotations: str
+    rope_scaling: str
     local_window: int = 0
 
 
@@ -86,6 +88,7 @@ def save(path: Path, owner: Owner, seq: Cache, tokens: Sequence[int], n_prompt: 
             "kv_type": seq.layout.kv_type,
             "n_ctx": seq.n_ctx,
             "rotations": owner.rotations,
+            "rope_scaling": owner.rope_scaling,
             "local_window": owner.local_window,
             "n_tokens": seq.length,
             "n_prompt": n_prompt,
@@ -189,6 +192,22 @@ def _local(window: object) -> str:
     return f"the last {shown(window)} keys and the first few" if window else "all keys"
 
 
+def _rotated_otherwise(header: dict[str, Any], owner: Owner, n_ctx: int) -> str:
+    """In which way the keys of a file were rotated otherwise than those of this run."""
+    scaling, its_ctx = header.get("rope_scaling", owner.rope_scaling), header["n_ctx"]
+    if scaling != owner.rope_scaling:
+        return (
+            f"its keys were rotated with the scaling {shown(scaling, quote=False)}, and those of this run are with "
+            f"{owner.rope_scaling} (--rope-scaling)"
+        )
+    if its_ctx != n_ctx:
+        return (
+            f"its keys were rotated for a context of {shown(its_ctx)} tokens, and this run rotates them otherwise, "
+            f"for one of {n_ctx} (-c)"
+        )
+    return "its keys were rotated by other angles than those of this run, as by another version of llmgen"
+
+
 def _check(path: Path, header: dict[str, Any], owner: Owner, layout: StateLayout) -> None:
     """Refuse a file that does not fit this model and the options it was opened with."""
     if header["model"] != owner.fingerprint:
@@ -198,11 +217,7 @@ def _check(path: Path, header: dict[str, Any], owner: Owner, layout: StateLayout
             path, f"its KV type is {header['kv_type'][:20]}, and this run's {layout.kv_type} (--kv-type)"
         )
     if header["rotations"] != owner.rotations:
-        raise _refused(
-            path,
-            f"its keys were rotated for a context of {shown(header['n_ctx'])} tokens, and this run rotates "
-            f"them otherwise, for one of {layout.n_ctx} (-c, --rope-scaling)",
-        )
+        raise _refused(path, _rotated_otherwise(header, owner, layout.n_ctx))
     local = header.get("local_window", 0)
     if local != owner.local_window:
         raise _refused(

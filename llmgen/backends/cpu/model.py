@@ -203,11 +203,10 @@ class Model:
     # ---- files ----------------------------------------------------------------------
 
     def _cache_owner(self) -> cache_file.Owner:
+        scaling, local = str(self.config.rope_scaling), self.decode_plan.local_window
         with self.lock:
             self._check_open()
-            return cache_file.Owner(
-                self.fingerprint, self._binding.rotations(), self.decode_plan.local_window
-            )
+            return cache_file.Owner(self.fingerprint, self._binding.rotations(), scaling, local)
 
     def save_sequence(self, path: Path, seq: Sequence, tokens: Tokens[int], n_prompt: int) -> None:
         """Write a sequence to a file; see ``cache_file.save``."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import stat
+import struct
 import sys
 from pathlib import Path
 
@@ -98,8 +100,18 @@ def test_a_cache_whose_positions_were_scaled_otherwise_is_refused(tmp_path: Path
         np.testing.assert_array_equal(model.decode([seq], [7])[0], expected)
     for other in (None, "yarn:4", "linear:2"):
         with engine(build_arch("llama-dense"), rope_scaling=other) as model:
-            with pytest.raises(LLMGenError, match=r"this run rotates them otherwise.*--rope-scaling"):
+            expected_words = f"with the scaling yarn:2, and those of this run are with {other or 'none'} "
+            with pytest.raises(LLMGenError, match=expected_words + r"\(--rope-scaling\)"):
                 model.load_sequence(path, model.new_sequence())
+
+
+def test_other_angles_for_no_known_reason_are_said_to_be_so(tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    with engine(build_arch("llama-dense")) as model:
+        stored(model, path, IDS[:20])
+        path.write_bytes(with_header(path.read_bytes(), {"rotations": "0" * 64}))
+        with pytest.raises(LLMGenError, match="rotated by other angles .* as by another version of llmgen;"):
+            model.load_sequence(path, model.new_sequence())
 
 
 def test_other_models_types_and_versions_are_refused(tmp_path: Path) -> None:
@@ -186,6 +198,7 @@ HOSTILE = [
     {"layers": [None, None]},
     {"layers": 3},
     {"model": 5},
+    {"rotations": "0", "rope_scaling": {"kind": 5}},
     {"checkpoints": [30]},
     {"checkpoints": [5, 5]},
     {"checkpoints": [5, 4]},
@@ -195,18 +208,19 @@ HOSTILE = [
 ]
 
 
+def with_header(data: bytes, change: dict[str, object]) -> bytes:
+    """A file with other entries in its header."""
+    (n_bytes,) = struct.unpack_from("<I", data, 12)
+    header = json.dumps(json.loads(data[16 : 16 + n_bytes]) | change).encode()
+    return data[:12] + struct.pack("<I", len(header)) + header + data[16 + n_bytes :]
+
+
 @pytest.mark.parametrize("change", HOSTILE)
 def test_hostile_headers_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    import json
-    import struct
-
     path = tmp_path / "cache"
     with engine(build_arch("llama-dense")) as model:
         stored(model, path, IDS[:20])
-        data = path.read_bytes()
-        (n_bytes,) = struct.unpack_from("<I", data, 12)
-        header = json.dumps(json.loads(data[16 : 16 + n_bytes]) | change).encode()
-        path.write_bytes(data[:12] + struct.pack("<I", len(header)) + header + data[16 + n_bytes :])
+        path.write_bytes(with_header(path.read_bytes(), change))
         with pytest.raises(LLMGenError):
             model.load_sequence(path, model.new_sequence())
 
