@@ -18,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+DIRECTLY = {"NO_PROXY": "*", "no_proxy": "*"}
+"""Variables for whoever asks it: a user's proxy is not between them.  Lower case counts for more where both are set."""
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

@@ -44,7 +44,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
             "HF_HOME": str(tmp_path / "hf"),
             "LLMGEN_MODELS": str(tmp_path / "models"),
             "HOME": str(tmp_path / "home"),
-            "NO_PROXY": "*",
+            **hub_server.DIRECTLY,
         }
         if "LLMGEN_CACHE" not in os.environ:  # it would follow the home
             import platformdirs

@@ -43,6 +43,12 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def counts() -> tuple[int, int]:
+    """Threads and open files, without those that an earlier test has left to the garbage collector."""
+    gc.collect()
+    return native_threads(), open_files()
+
+
 def settles(count: Callable[[], int], limit: int) -> bool:
     """Whether a count comes down to the limit; a thread that ended is listed a moment longer."""
     deadline = time.monotonic() + HANGS_S
@@ -82,10 +88,10 @@ def test_memory_and_threads_stay_flat_over_many_generations(name: str) -> None:
     many = prompts(500)
     with tiny(name) as llm:
         llm.generate(many[0], SHORT)
-        threads, files = native_threads(), open_files()
+        threads, files = counts()
         assert growth(lambda i: llm.generate(many[i], SHORT), 500, 2 * MB) < 2 * MB
         assert settles(native_threads, threads)
-        assert open_files() == files
+        assert open_files() <= files
 
 
 @linux
@@ -107,10 +113,10 @@ def test_every_way_to_generate_stays_flat() -> None:
 
     with tiny() as llm:
         work(0)
-        threads, files = native_threads(), open_files()
+        threads, files = counts()
         assert growth(work, 100, 2 * MB) < 2 * MB
         assert settles(native_threads, threads)
-        assert open_files() == files
+        assert open_files() <= files
 
 
 @linux
@@ -131,10 +137,10 @@ def test_opening_and_closing_gives_everything_back() -> None:
             llm.generate([1, 2, 3], SHORT)
 
     work(0)
-    threads, files = native_threads(), open_files()
+    threads, files = counts()
     assert growth(work, 40, 4 * MB) < 4 * MB
     assert settles(native_threads, threads)
-    assert open_files() == files
+    assert open_files() <= files
 
 
 @linux
@@ -144,10 +150,10 @@ def test_dropping_gives_everything_back() -> None:
         llm.generate([1, 2, 3], SHORT)
 
     work(0)
-    threads, files = native_threads(), open_files()
+    threads, files = counts()
     assert growth(work, 25, 4 * MB) < 4 * MB
     assert settles(native_threads, threads)
-    assert open_files() == files
+    assert open_files() <= files
 
 
 @linux

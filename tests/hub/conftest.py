@@ -21,7 +21,8 @@ def hub_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with hub_server.serving() as hub:
         for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE"):
             monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("NO_PROXY", "*")
+        for name, value in hub_server.DIRECTLY.items():
+            monkeypatch.setenv(name, value)
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         monkeypatch.setenv("LLMGEN_MODELS", str(tmp_path / "models"))
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)

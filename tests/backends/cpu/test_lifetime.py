@@ -315,8 +315,9 @@ def test_a_cancel_with_nothing_running_does_nothing() -> None:
         model.decode([seq], [1])
 
 
-def workers() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("llmgen-") and t.name[7:].isdigit()]
+def workers() -> set[threading.Thread]:
+    """The workers of all models; those of an earlier test's may end at any moment."""
+    return {t for t in threading.enumerate() if t.name.startswith("llmgen-") and t.name[7:].isdigit()}
 
 
 def test_closing_while_another_thread_computes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +341,7 @@ def test_closing_while_another_thread_computes(monkeypatch: pytest.MonkeyPatch) 
         model.close()  # waits for no more than the step under way, where the whole takes minutes
         thread.join(HANGS_S)
         assert ended == ["stopped"]
-    assert workers() == before
+    assert workers() <= before
 
 
 def test_a_forgotten_model_leaves_no_thread() -> None:
@@ -351,7 +352,7 @@ def test_a_forgotten_model_leaves_no_thread() -> None:
             model.prefill(model.new_sequence(), [1, 2, 3])
             del model
             gc.collect()
-        assert workers() == before
+        assert workers() <= before
 
 
 def test_models_side_by_side_in_threads() -> None:

@@ -41,10 +41,10 @@ def usable_cores() -> int:
 
 
 def default_threads() -> int:
-    """$LLMGEN_THREADS, else ``usable_cores``.  Raises UsageError."""
+    """$LLMGEN_THREADS, else ``usable_cores``, as many as a model takes.  Raises UsageError."""
     value = os.environ.get("LLMGEN_THREADS")
     if not value:
-        return usable_cores()
+        return min(usable_cores(), MAX_THREADS)
     if not value.isdecimal() or len(value) > _MOST_DIGITS or int(value) < 1:
         raise UsageError(f"LLMGEN_THREADS is {shown(value)}, expected a whole number of at least 1")
     return int(value)

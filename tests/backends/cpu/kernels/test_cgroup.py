@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from llmgen.backends.cpu.memory import available_bytes
-from llmgen.backends.cpu.runtime import cgroup
-from llmgen.backends.cpu.runtime.threads import default_threads, usable_cores
+from llmgen.backends.cpu.runtime import cgroup, threads
+from llmgen.backends.cpu.runtime.threads import MAX_THREADS, default_threads, usable_cores
 from llmgen.errors import UsageError
 
 
@@ -67,6 +67,12 @@ def test_threads_follow_the_quota(tree: Path) -> None:
     (tree / "own").write_text("0::/system.slice/run.scope\n")
     put(tree / "system.slice" / "run.scope", cpu_max="50000 100000")
     assert usable_cores() == 1
+
+
+def test_a_very_large_machine_gives_as_many_threads_as_a_model_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LLMGEN_THREADS", raising=False)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 384)
+    assert default_threads() == MAX_THREADS
 
 
 @pytest.mark.parametrize(
