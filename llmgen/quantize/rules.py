@@ -46,6 +46,9 @@ _ROLES = (
 )
 _EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 
+_LAYERS_OF_70B = {"llama": 80, "qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}
+"""Of models that count as one of 70B there (``LLM_TYPE_70B`` in src/models); a llama without shared heads does not."""
+
 _FALLBACKS = {
     GGMLType.IQ4_XS: GGMLType.IQ4_NL,
     GGMLType.Q2_K: GGMLType.Q4_0,
@@ -88,7 +91,7 @@ class Shape:
             layers,
             number("expert_count"),
             heads // kv_heads if kv_heads > 0 else 0,
-            architecture == "llama" and layers == 80 and heads != kv_heads,
+            layers == _LAYERS_OF_70B.get(architecture) and (architecture != "llama" or heads != kv_heads),
         )
 
 

@@ -92,7 +92,7 @@ def quantize(
 
 def check_target(file: GGUFFile, out: Path, overwrite: bool) -> None:
     """Raise UsageError if ``out`` must not be written: the model under any name, or a file that is there."""
-    if not os.path.lexists(out):
+    if not _is_there(out):
         if not out.parent.is_dir():
             if out.parent.exists():
                 raise UsageError(
@@ -110,6 +110,16 @@ def check_target(file: GGUFFile, out: Path, overwrite: bool) -> None:
         raise UsageError(f"{_path(out)} is a pipe or a device, expected the name of the new file")
     if not overwrite:
         raise UsageError(f"{_path(out)} exists already; choose another name, or replace it with --force")
+
+
+def _is_there(out: Path) -> bool:
+    """Whether something has that name.  Raises LLMGenError for one that cannot be looked up, such as a long one."""
+    with _named(out):
+        try:
+            out.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return True
 
 
 def _head(file: GGUFFile, planned: Plan) -> bytes:

@@ -42,6 +42,15 @@ def test_the_types_that_llama_cpp_chooses(name: str, tmp_path: Path) -> None:
             assert found == {n: LETTERS[letter] for n, letter in zip(names, types, strict=True)}, mix
 
 
+def test_other_architectures_that_count_as_70b(tmp_path: Path) -> None:
+    """llama.cpp's choices for a qwen2 of 80 layers are those for a llama."""
+    facts = {**CHOICES["a llama of 80 layers"], "architecture": "qwen2"}
+    with GGUFFile.open(write(tmp_path / "m.gguf", facts)) as file:
+        for mix in ("Q4_K_S", "Q3_K_S", "Q2_K"):
+            found = "".join(t.type.name + "\n" for t in plan(file, mix_named(mix)))
+            assert found == "".join(LETTERS[letter] + "\n" for letter in facts["types"][mix])
+
+
 def test_every_mix_is_tried() -> None:
     assert all(set(facts["types"]) == set(MIXES) for facts in CHOICES.values())
 

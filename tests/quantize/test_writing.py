@@ -214,6 +214,8 @@ def test_targets_that_are_there(tmp_path: Path) -> None:
         made(source, "Q8_0", tmp_path / "no" / "out.gguf")
     with pytest.raises(UsageError, match=r"source\.gguf is not a folder"):
         made(source, "Q8_0", source / "out.gguf")
+    with pytest.raises(LLMGenError, match=r"could not be written: File name too long"):
+        made(source, "Q8_0", tmp_path / ("x" * 300), done=lambda *_: pytest.fail("found out too late"))
 
 
 def test_a_file_that_another_program_writes_meanwhile_stays(tmp_path: Path) -> None:
