@@ -195,6 +195,12 @@ class LoadedModel:
         return self._model
 
     @property
+    def draft_model(self) -> Model | None:
+        """The loaded draft model, which guesses tokens for :attr:`model`; None where there is none."""
+        self._check_open()
+        return None if self._resources.draft is None else self._resources.draft.model
+
+    @property
     def n_ctx(self) -> int:
         """The context length in tokens."""
         return int(self._model.n_ctx)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
 from typing import Any
 
 from llmgen import hub
@@ -12,9 +15,9 @@ from llmgen.backends.cpu.model import Model
 from llmgen.engine.speculation.config import SpeculativeConfig
 from llmgen.engine.speculation.draft import DraftModel
 from llmgen.engine.speculation.memory import GuessMemory
+from llmgen.engine.speculation.pairing import check_draft, check_target, check_vocabularies
 from llmgen.engine.speculation.speculator import Speculation
-from llmgen.engine.speculation.vocabulary import check_vocabularies
-from llmgen.errors import UsageError
+from llmgen.errors import LLMGenError
 from llmgen.gguf import GGUFFile
 from llmgen.hub.state import state_folder
 from llmgen.model import archs
@@ -27,34 +30,33 @@ class OpenDraft:
     """The draft model and its file; closed before the model that it drafts for."""
 
     def __init__(self, config: SpeculativeConfig, file: GGUFFile) -> None:
-        """Opens the draft, if there is to be one.
+        """Opens the draft, if there is to be one; neither model is loaded yet.
 
-        Raises UsageError where its vocabulary is not that of ``file``, the model's own.
+        Raises UsageError where the model that ``file`` holds cannot be guessed for, or the draft cannot guess for it.
         """
         self.config = config
         self.model: Model | None = None
         self._target_file = file
-        self._file = None
+        self._file: GGUFFile | None = None
         self._memory: GuessMemory | None = None
         self._speculation: Speculation | None = None
-        draft = config.draft
-        if draft is not None:
-            self._file = GGUFFile.open(
-                hub.locate(draft, available_bytes, runs=archs.runs) if isinstance(draft, str) else draft
-            )
+        check_target(archs.read_model(file))
+        if config.draft is not None:
+            self._file = _opened(config.draft)
             try:
-                check_vocabularies(file.metadata, self._file.metadata)
+                self._check_draft(self._file)
             except BaseException:
                 self._file.close()
                 raise
 
+    def _check_draft(self, file: GGUFFile) -> None:
+        check_vocabularies(self._target_file.metadata, file.metadata)
+        with _telling_which():
+            model = archs.read_model(file)
+        check_draft(model)
+
     def speculation(self, target: Model, progress: Any = None) -> Speculation:
         """Load the draft beside the loaded model."""
-        if target.layout.needs_checkpoint:
-            raise UsageError(
-                "this model has recurrent states, which cannot take back a wrong guess: leave out the draft model"
-                " (--draft) and --lookup"
-            )
         self._speculation = speculation = self._open(target, progress)
         if self.config.adaptive:
             self._memory = self._memory_of(target)
@@ -72,7 +74,8 @@ class OpenDraft:
             return Speculation(self.config)
         n_ctx = self._context(target)
         kinds = KVCacheConfig(target.layout.kinds.k, target.layout.kinds.v)
-        self.model = Model.load(self._file, n_ctx=n_ctx, kv_type=kinds, progress=progress, beside=target)
+        with _telling_which():
+            self.model = Model.load(self._file, n_ctx=n_ctx, kv_type=kinds, progress=progress, beside=target)
         _log.debug("draft model %s: context %d", self._file.path, n_ctx)
         share = _bytes(self._file) / _bytes(self._target_file)
         # a model that drafts for itself is always right, if it may choose any token
@@ -99,6 +102,22 @@ class OpenDraft:
             self.model.close()
         if self._file is not None:
             self._file.close()
+
+
+def _opened(draft: str | PathLike[str]) -> GGUFFile:
+    """The file of a draft, by its path or name."""
+    if isinstance(draft, str):
+        draft = hub.locate(draft, available_bytes, runs=archs.runs)
+    return GGUFFile.open(draft)
+
+
+@contextmanager
+def _telling_which() -> Iterator[None]:
+    """Say of an error that it is the draft's; two models are opened, and the message speaks of "the model"."""
+    try:
+        yield
+    except LLMGenError as error:
+        raise type(error)(f"the draft model (--draft) cannot be used: {error}") from error
 
 
 def _bytes(file: GGUFFile) -> int:

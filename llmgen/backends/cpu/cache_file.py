@@ -150,7 +150,7 @@ def _load(path: Path, file: BinaryIO, owner: Owner, vocab_size: int, seq: Cache)
     if file.read(_DIGEST_BYTES) != digest.digest():
         raise _damaged(path, "its checksum is wrong")
     tokens = np.frombuffer(ids, dtype="<i4").tolist()
-    if min(tokens) < 0 or max(tokens) >= vocab_size:
+    if any(not 0 <= token < vocab_size for token in tokens):
         raise _damaged(path, "it has a token id that is not in the vocabulary")
     return Stored(tokens, header["n_prompt"])
 
@@ -226,7 +226,7 @@ def _check(path: Path, header: dict[str, Any], owner: Owner, layout: StateLayout
             "(--decode-local-window)",
         )
     n, reached = header["n_tokens"], header["reached"]
-    if not 1 <= n <= reached <= 1 << 40 or not 0 <= header["n_prompt"] <= n:
+    if not 0 <= n <= reached <= 1 << 40 or not 0 <= header["n_prompt"] <= n:
         raise _damaged(path, "its header has impossible token counts")
     lengths = header["checkpoints"]
     if lengths != sorted(set(lengths)) or not all(0 < length <= n for length in lengths):

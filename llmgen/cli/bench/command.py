@@ -151,12 +151,17 @@ def command(
     for name in model:
         hub.find(name)  # refuse a wrong name before anything is fetched or measured
 
+    from llmgen.cli.bench.guessing import check
     from llmgen.cli.bench.measure import Plan, Test
 
     tests = tuple(Test(*pair, depth) for depth in all_depths for pair in pairs)
-    plan = Plan(tests, repetitions, kv_cache=not no_kv_cache, details=details, guessing=with_path(guessing))
+    guessing = with_path(guessing)
+    plan = Plan(tests, repetitions, kv_cache=not no_kv_cache, details=details, guessing=guessing)
     work = _Work(plan, engine, report_for(chosen, plan), [])
-    trouble = work.run([(model_path(name), count) for name in model for count in counts])
+    paths = [model_path(name) for name in model]
+    if guessing is not None:
+        check(paths, guessing)
+    trouble = work.run([(path, count) for path in paths for count in counts])
     runs = [run for run in work.runs if run.rows]
     if runs:
         work.report.end(runs, complete=trouble is None)

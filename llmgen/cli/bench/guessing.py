@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from llmgen.api_speculation import OpenDraft
 from llmgen.backends.cpu.model import Model
-from llmgen.engine import Session, SpeculationStats, SpeculativeConfig
+from llmgen.engine import GenerationResult, Session, SpeculationStats, SpeculativeConfig
 from llmgen.engine.speculation.speculator import Speculation
 from llmgen.errors import LLMGenError
 from llmgen.gguf import GGUFFile
@@ -55,16 +56,27 @@ class Guessed:
     guessed: float
     stats: SpeculationStats
 
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as without guesses, as measured."""
+        return self.guessed / self.plain
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return {
             "text": self.text,
             "plain_tokens_per_s": self.plain,
             "tokens_per_s": self.guessed,
-            "speedup": self.guessed / self.plain,
-            "acceptance_rate": self.stats.acceptance_rate,
-            "tokens_per_step": self.stats.tokens_per_step,
+            **self.stats.as_dict(),
+            "speedup": self.speedup,  # not the estimate of a single answer
         }
+
+
+def check(paths: Iterable[Path], config: SpeculativeConfig) -> None:
+    """Refuse models that these options cannot be used with, before anything is measured.  Raises LLMGenError."""
+    for path in paths:
+        with GGUFFile.open(path) as file:
+            OpenDraft(config, file).close()
 
 
 def measure(
@@ -78,24 +90,40 @@ def measure(
     tokenizer = Tokenizer.from_gguf(file)
     with closing(OpenDraft(config, file)) as draft:
         speculation = draft.speculation(model)
-        found = []
-        for name, text in texts.items():
-            ids = tokenizer.encode_prompt(text)
-            plain, _ = _best(model, tokenizer, ids, None, repetitions)
-            guessed, stats = _best(model, tokenizer, ids, speculation, repetitions)
-            if stats is not None:
-                found.append(Guessed(name, plain, guessed, stats))
-        return found
+        return [
+            _in_turn(name, model, tokenizer, tokenizer.encode_prompt(text), speculation, repetitions)
+            for name, text in texts.items()
+        ]
 
 
-def _best(
-    model: Model, tokenizer: Tokenizer, ids: list[int], speculation: Speculation | None, repetitions: int
-) -> tuple[float, SpeculationStats | None]:
-    """Tokens per second of the fastest repetition, and its figures."""
+def _in_turn(
+    name: str,
+    model: Model,
+    tokenizer: Tokenizer,
+    ids: list[int],
+    speculation: Speculation,
+    repetitions: int,
+) -> Guessed:
+    """The fastest of the repetitions of either way; in turn, so that what else the machine does slows both."""
     params = SamplingParams(temp=0.0, max_tokens=N_TOKENS, ignore_eos=True)
-    with Session(model, tokenizer, reuse="none", speculation=speculation) as session:
-        results = [session.generate(ids, params) for _ in range(repetitions)]
-    best = max(results, key=lambda result: result.timings.decode_tokens_per_s or 0.0)
-    if not best.timings.decode_tokens_per_s:
-        raise LLMGenError(f"only {best.completion_tokens} tokens were generated: a longer context is needed")
-    return best.timings.decode_tokens_per_s, best.speculation
+    plain, guessing = list[GenerationResult](), list[GenerationResult]()
+    with (
+        Session(model, tokenizer, reuse="none") as one,
+        Session(model, tokenizer, reuse="none", speculation=speculation) as other,
+    ):
+        for _ in range(repetitions):
+            plain.append(one.generate(ids, params))
+            guessing.append(other.generate(ids, params))
+    fastest, best = max(plain, key=_rate), max(guessing, key=_rate)
+    assert best.speculation is not None
+    return Guessed(name, _rate(fastest), _rate(best), best.speculation)
+
+
+def _rate(result: GenerationResult) -> float:
+    """Tokens per second."""
+    rate = result.timings.decode_tokens_per_s
+    if not rate:
+        raise LLMGenError(
+            f"only {result.completion_tokens} tokens were generated: a longer context is needed"
+        )
+    return rate

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from llmgen.cli.common.guessing import guessing_figures
 from llmgen.cli.terminal.output import count, print_json, size, table
 from llmgen.visible import visible
 
@@ -194,13 +195,9 @@ def _remarks(run: Run, several: bool) -> list[str]:
 
 
 def _guessed(one: Guessed) -> str:
-    stats = one.stats
-    rate = (
-        "no guesses" if stats.acceptance_rate is None else f"{stats.acceptance_rate:.0%} of the guesses right"
-    )
     return (
-        f"{one.text} with guesses {one.guessed:.1f} tokens/s, without {one.plain:.1f}:"
-        f" {one.guessed / one.plain:.2f} times as fast; {rate}, {stats.tokens_per_step or 1:.2f} tokens a step"
+        f"{one.text} with guesses {one.guessed:.1f} tokens/s, without {one.plain:.1f}: {one.speedup:.2f} times as fast;"
+        f" guesses: {guessing_figures(one.stats)}"
     )
 
 

@@ -40,10 +40,17 @@ def guessing_note(stats: SpeculationStats | None) -> str | None:
     """How well guessing went, as a line; None for an answer without guessing."""
     if stats is None:
         return None
+    speed = ""
+    if stats.guessed and stats.speedup is not None:
+        speed = f", about {stats.speedup:.2f} times as fast as without"
+    return f"guesses: {guessing_figures(stats)}{speed}"
+
+
+def guessing_figures(stats: SpeculationStats) -> str:
+    """How many guesses were right, or why there were none."""
     if stats.acceptance_rate is None or stats.tokens_per_step is None:
-        return "guesses: none" + (f" ({_WHY[stats.idle]})" if stats.idle else "")
-    speed = "" if stats.speedup is None else f", about {stats.speedup:.2f} times as fast as without"
+        return "none" + (f" ({_WHY[stats.idle]})" if stats.idle else "")
     return (
-        f"guesses: {stats.accepted} of {stats.guessed} right ({stats.acceptance_rate:.0%}),"
-        f" {stats.tokens_per_step:.2f} tokens a step{speed}"
+        f"{stats.accepted} of {stats.guessed} right ({stats.acceptance_rate:.0%}),"
+        f" {stats.tokens_per_step:.2f} tokens a step"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,7 @@ def open_llm(
     warn_of_plan(llm.kv_plan)
     _warn_of_context(llm)
     note_local_window(llm.model)
-    _note_size(llm.model)
+    _note_size([model for model in (llm.model, llm.draft_model) if model is not None])
     try:
         with in_use(path, llm.model):
             yield llm
@@ -108,14 +108,15 @@ def warn_of_plan(plan: Plan | None) -> None:
         note(f"warning: KV cache: {plan.reason}")
 
 
-def _note_size(model: Model) -> None:
+def _note_size(models: Sequence[Model]) -> None:
     """Say so if the weights are larger than the memory that is free: they are read from their map then."""
     from llmgen.backends.cpu import memory
 
-    free = memory.available_bytes()
-    if free is not None and model.weight_bytes > free:
+    free, needed = memory.available_bytes(), sum(model.weight_bytes for model in models)
+    if free is not None and needed > free:
+        whose = "the weights" if len(models) == 1 else "the weights of the model and its draft"
         note(
-            f"note: the weights take {size(model.weight_bytes)} and {size(free)} of memory are free, so parts of them "
+            f"note: {whose} take {size(needed)} and {size(free)} of memory are free, so parts of them "
             "are read from the disk again and again, which is slow; a smaller model or type is faster"
         )
 

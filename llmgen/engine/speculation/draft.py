@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from llmgen.engine.endings import EndingRules
 from llmgen.engine.interfaces import ModelLike
 from llmgen.engine.sequence_state import SequenceState, common_prefix
-from llmgen.errors import LLMGenError, UsageError
+from llmgen.errors import LLMGenError
 from llmgen.model.runs import GUESSABLE, Part, Role
 from llmgen.sampling.rejection import Guess
 from llmgen.sampling.sampler import Sampler
@@ -170,21 +170,9 @@ class DraftModel:
     """The smaller model, and how several sequences ask it at once."""
 
     def __init__(self, model: ModelLike, all_tokens: bool = False) -> None:
-        """all_tokens: never choose among the most frequent ones only.
-
-        Raises UsageError for a model that cannot draft.
-        """
+        """all_tokens: never choose among the most frequent ones only."""
         self.model = model
         self.all_tokens = all_tokens
-        with_state = model.new_sequence()
-        try:
-            if with_state.needs_checkpoint:
-                raise UsageError(
-                    "the draft model (--draft) has recurrent states, which cannot take back a wrong guess:"
-                    " choose a model with attention only"
-                )
-        finally:
-            with_state.close()
 
     def try_run(self, n: int, n_logits: int = 1) -> int:
         """Compute n tokens of no text, as a guess does; returns how many that were, 0 if there is no room for them."""

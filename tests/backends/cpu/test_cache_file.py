@@ -52,6 +52,19 @@ def test_a_loaded_cache_gives_the_same_logits(tmp_path: Path, name: str, kv_type
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("name", ["llama-dense", "gemma3-dense", "mamba-dense"])
+def test_a_cache_of_no_tokens(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "cache"
+    with engine(build_arch(name)) as model:
+        empty = model.new_sequence()
+        model.save_sequence(path, empty, [], 0)
+        seq = model.new_sequence()
+        found = model.load_sequence(path, seq)
+        assert (found.tokens, found.n_prompt, seq.length) == ([], 0, 0)
+        fresh = model.decode([model.new_sequence()], [7])[0].copy()
+        np.testing.assert_array_equal(model.decode([seq], [7])[0], fresh)
+
+
 def test_another_context_length_is_fine_as_long_as_it_fits(tmp_path: Path) -> None:
     path = tmp_path / "cache"
     with engine(build_arch("llama-dense")) as model:

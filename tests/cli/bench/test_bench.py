@@ -17,7 +17,7 @@ import pytest
 from typer.main import get_command
 
 import tiny
-from archs import build_changed
+from archs import build_arch, build_changed
 from llmgen.cli.app import app
 from llmgen.cli.bench import measure as benchmark
 from llmgen.cli.bench import plot as bench_plot
@@ -347,7 +347,17 @@ def test_guessing_is_measured_beside_plain_decoding() -> None:
     for one in run["guessed"]:
         assert one["tokens_per_s"] / one["plain_tokens_per_s"] == pytest.approx(one["speedup"])
         assert one["tokens_per_step"] >= 1
+        assert one["acceptance_rate"] == (one["accepted"] / one["guessed"] if one["guessed"] else None)
+        assert one["tokens_per_step"] == pytest.approx(127 / one["steps"])
     table = llmgen(*bench)
     assert table.stdout.count(" tokens a step") == 3
     error = refused(llmgen(*bench, "--csv"), 2)
     assert error == "what --draft and --lookup gain is told by --format table, md or json, not by csv"
+
+
+def test_models_that_guessing_does_not_go_with_are_refused_before_anything_is_measured() -> None:
+    recurrent = str(build_arch("mamba-dense"))
+    error = refused(llmgen("bench", str(smollm2()), recurrent, "-r", "1", "--lookup"), 2)
+    assert error.startswith("this model has recurrent states")
+    error = refused(llmgen("bench", str(smollm2()), "-r", "1", "--draft", str(gemma3())), 2)
+    assert "another vocabulary" in error

@@ -11,11 +11,10 @@ import pytest
 
 from engine.fakes import NEVER, FakeModel, FakeTokenizer
 from engine.speculation.guessers import Draft, Repeating, seen, session, speculation
-from engine.test_recurrent import RecurrentModel
 from llmgen.engine import Batch, Request, SamplingParams
-from llmgen.engine.speculation.draft import DraftModel, DraftSequence, Question, role_of_guesses
+from llmgen.engine.speculation.draft import DraftSequence, Question, role_of_guesses
 from llmgen.engine.speculation.experience import Experience
-from llmgen.errors import LLMGenError, UsageError
+from llmgen.errors import LLMGenError
 from llmgen.model.runs import GUESSABLE
 from llmgen.sampling.rejection import Guess
 
@@ -181,11 +180,6 @@ def test_rare_tokens_are_guessed_where_the_answer_has_them():
     assert role_of_guesses([]) == role_of_guesses(common) == role_of_guesses(rare + common) == "guess"
     assert role_of_guesses(rare) == role_of_guesses(common + 2 * rare) == "generated"
     assert role_of_guesses(9 * rare + 2 * common + common[:4]) == "guess"  # these were long ago
-
-
-def test_recurrent_models_do_not_draft():
-    with pytest.raises(UsageError, match="recurrent states, which cannot take back a wrong guess"):
-        DraftModel(RecurrentModel())
 
 
 def test_an_error_of_the_draft_ends_the_answer_that_asked_for_it():

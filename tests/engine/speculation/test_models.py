@@ -13,7 +13,7 @@ from archs import SPECS, build_arch
 from llmgen import LLM, SamplingParams, SpeculativeConfig
 from llmgen.backends.cpu.model import Model
 from llmgen.backends.cpu.weight_memory import WeightMemory
-from llmgen.errors import UsageError
+from llmgen.errors import LLMGenError, UsageError
 from llmgen.gguf import GGUFFile
 from llmgen.gguf.large_pages import supported
 from llmgen.model.runs import Part
@@ -102,6 +102,34 @@ def test_recurrent_models_say_that_they_cannot_guess(name, options):
         LLM(build_arch(name), n_ctx=64, n_threads=1, **options)
 
 
+@pytest.mark.parametrize(
+    ("draft", "reason"),
+    [
+        (
+            "mamba-dense",
+            "recurrent states, which cannot take back a wrong guess: choose a model with attention",
+        ),
+        (
+            "dream-dense",
+            "is a dream model, which writes by diffusion: choose a model that writes token by token",
+        ),
+    ],
+)
+def test_models_that_cannot_draft_are_refused_before_anything_is_loaded(monkeypatch, draft, reason):
+    monkeypatch.setattr(Model, "load", None)
+    with pytest.raises(UsageError, match=rf"the draft model \(--draft\) .*{reason}"):
+        LLM(build_arch("llama-dense"), n_ctx=64, draft=build_arch(draft))
+
+
+def test_an_error_says_that_it_is_the_draft_s(tmp_path):
+    path = tiny.write(tmp_path / "tiny.gguf")
+    unknown = tiny.write(tmp_path / "unknown.gguf", architecture="riddle")
+    lacking = tiny.write(tmp_path / "lacking.gguf", drop=["blk.1.ffn_up.weight"])
+    for draft, reason in (unknown, "architecture 'riddle' is not supported"), (lacking, "ffn_up"):
+        with pytest.raises(LLMGenError, match=rf"the draft model \(--draft\) cannot be used: .*{reason}"):
+            LLM(path, draft=draft)
+
+
 def test_a_draft_that_is_the_model_is_right_2000_times(tmp_path):
     path = tiny.write(tmp_path / "tiny.gguf", {"context_length": ("uint32", 2100)})
     params = SamplingParams(seed=5, max_tokens=2000, ignore_eos=True)
@@ -133,7 +161,7 @@ def test_a_sliding_window_that_has_wrapped():
 def test_one_team_of_threads_serves_both_models():
     path = build_arch("llama-dense")
     llm = LLM(path, n_ctx=128, n_threads=2, draft=path)
-    draft = llm._speculation.draft.model
+    draft = llm.draft_model
     assert draft._team is llm.model._team
     assert draft.lock is llm.model.lock
     assert draft.n_threads == 2

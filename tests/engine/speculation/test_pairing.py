@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmgen.engine.speculation.vocabulary import check_vocabularies
+from llmgen.engine.speculation.pairing import check_vocabularies
 from llmgen.errors import UsageError
 
 
