@@ -46,6 +46,22 @@ def test_every_public_name_is_on_the_page() -> None:
     assert not [name for name in sorted(names) if not re.search(rf"\b{name}\b", text)]
 
 
+@pytest.mark.parametrize("page", ["adding_an_architecture.md", "adding_a_quant_type.md"])
+def test_the_code_that_is_shown_is_the_code(page: str) -> None:
+    there = {
+        _bare(line) for path in ROOT.glob("llmgen/**/*.py") for line in path.read_text("utf-8").splitlines()
+    }
+    shown = "".join(_BLOCK.findall((ROOT / "docs" / page).read_text("utf-8")))
+    assert [
+        line for line in shown.splitlines() if line.strip(" ,") != "..." and _bare(line) not in there
+    ] == []
+
+
+def _bare(line: str) -> str:
+    """A line of code without its indentation, and without a comment for the type checker."""
+    return line.partition("  # type:")[0].strip()
+
+
 def anchors(page: Path) -> set[str]:
     """What a link to a heading of a page may say behind its #."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from llmgen.backends.numpy.functions import Array
-from llmgen.backends.numpy.ops import Matrices, NumpyOps, Precision
+from llmgen.backends.numpy.ops import NumpyOps
+from llmgen.backends.numpy.run import Matrices, Precision
 from llmgen.backends.numpy.states import ContentsState, KVState, RecurrentState
 from llmgen.errors import ContextFullError
 from llmgen.gguf import GGUFFile
