@@ -68,16 +68,20 @@ def _remember_bytecode() -> None:
         atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
 
 
-def _hear_ctrl_c() -> None:
-    """A shell's background job ignores Ctrl-C, and so would every program that it starts."""
+def _hear_signals() -> None:
+    """A shell's background job ignores Ctrl-C, one of nohup SIGHUP, and so would every program that it starts."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("SIGHUP", "SIGTERM", "SIGTSTP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # still ignored here, and heard by programs
 
 
 _leave_out_the_users_settings()
 _need_a_cache()
 _remember_bytecode()
-_hear_ctrl_c()
+_hear_signals()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -354,9 +354,8 @@ def test_copying(tmp_path: Path) -> None:
         assert "handed to the terminal" in told
         assert one.leave() == 0
     program = tmp_path / "xclip"
-    program.write_text(
-        f'#!/bin/sh\nwhile IFS= read -r line || [ "$line" ]; do echo "$line"; done > {tmp_path}/clip\n'
-    )
+    clip = shlex.quote(str(tmp_path / "clip"))
+    program.write_text(f'#!/bin/sh\nwhile IFS= read -r line || [ "$line" ]; do echo "$line"; done > {clip}\n')
     program.chmod(0o755)
     for one in opened(
         "--temp", "0", "-n", "4", PATH=str(tmp_path), DISPLAY=":9", WAYLAND_DISPLAY="", TMUX=""
