@@ -17,13 +17,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, TypeVar
 
 from llmgen.errors import UsageError, kind_of
 
 _PREFIX, _SUFFIX = ".llmgen-", ".tmp"
 _POLL_SECONDS = 0.2
+_ATTEMPTS = 10
 _MOVES_OPEN_FILES = os.name != "nt"
+_Made = TypeVar("_Made")
 
 
 def path_of(name: object, what: str) -> Path:
@@ -56,7 +58,7 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     """
     _check_replaceable(path)
     _remove_leftovers(path.parent)
-    temporary = _new_name(path.parent)
+    temporary = new_name(path.parent)
     try:  # also around its making: Ctrl-C may come before the file has a variable here
         with _new_file(temporary, mode) as file:
             yield file
@@ -82,7 +84,7 @@ def _check_replaceable(path: Path) -> None:
             raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
 
 
-def _new_name(folder: Path) -> str:
+def new_name(folder: Path) -> str:
     """A name that no file has, which does not depend on the final one, since that may be long."""
     return os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
 
@@ -154,13 +156,13 @@ def try_lock(file: IO[bytes]) -> str:
 
 @contextmanager
 def try_folder_lock(path: Path) -> Iterator[str]:
-    """Lock the file ``path`` for the length of the block if it is free, and remove it at the end.
+    """Lock the file ``path`` for the length of the block if it is free, and remove it at the end; its folder is made.
 
     Yields "held", "taken" where another process holds it, and "unsupported" where the file
     system has no locks.  The system frees the lock when its holder dies.
     """
     while True:
-        with path.open("ab") as file:
+        with made_in(path.parent, lambda: path.open("ab")) as file:
             state = try_lock(file)
             if state == "held" and not is_at(file, path):
                 continue  # its last holder removed it after it was opened here; open the new file
@@ -171,6 +173,18 @@ def try_folder_lock(path: Path) -> Iterator[str]:
                     with suppress(OSError):  # if an open file cannot be removed, an empty one stays
                         path.unlink()
             return
+
+
+def made_in(folder: Path, make: Callable[[], _Made]) -> _Made:
+    """Make a file in a folder, which is made too; other programs may remove it as long as it is empty.
+
+    Raises OSError.
+    """
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError):  # removed just now
+            folder.mkdir(parents=True, exist_ok=True)
+            return make()
+    return make()
 
 
 @contextmanager

@@ -108,7 +108,6 @@ def _locked(path: Path, ending: str) -> Iterator[None]:
         raise _cannot_write(path, OSError("no home folder is known"))
     with ExitStack() as stack:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(folder_lock(path.with_name(f"{path.name}.{ending}"), lambda: None))
         except (OSError, ValueError) as error:  # ValueError: no path
             raise _cannot_write(path, error) from error

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from llmgen.files import read_bounded, replacing
+from llmgen.files import made_in, new_name, read_bounded, replacing
 from llmgen.hub.contents import Candidate, candidates
 from llmgen.hub.local import LocalModel, gguf_files
 from llmgen.hub.references import HubReference, safe_path
@@ -84,21 +84,28 @@ class CachedRepository:
         return self.folder / "blobs" / name
 
     def lock(self, name: str) -> Path:
-        """The lock file of a blob, the same as huggingface_hub's."""
-        return self._cache / ".locks" / self.folder.name / f"{name}.lock"
+        """The lock file of a blob."""
+        return lock_of(self.blob(name))
 
     def pointer(self, commit: str, path: str) -> Path:
         """Where a file of a commit is."""
         return self.folder.joinpath("snapshots", commit, *path.split("/"))
 
     def add(self, blob: Path, pointer: Path) -> None:
-        """Have the file of a commit lead to its content.  Raises OSError."""
-        pointer.parent.mkdir(parents=True, exist_ok=True)
-        pointer.unlink(missing_ok=True)
-        try:
-            os.symlink(os.path.relpath(blob, pointer.parent), pointer)
-        except OSError:  # Windows, without the right to make links: huggingface_hub moves the file too
-            os.replace(blob, pointer)
+        """Have the file of a commit lead to its content, at no moment to nothing.  Raises OSError."""
+        link = new_name(pointer.parent)
+
+        def make() -> None:
+            try:
+                os.symlink(os.path.relpath(blob, pointer.parent), link)
+            except FileNotFoundError:
+                raise
+            except OSError:  # Windows, without the right to make links: huggingface_hub moves the file too
+                os.replace(blob, pointer)
+            else:
+                os.replace(link, pointer)
+
+        made_in(pointer.parent, make)
 
     def remove_empty_folders(self) -> None:
         """Leave nothing of a repository of which nothing is here: other programs would call it damaged."""
@@ -114,6 +121,12 @@ class CachedRepository:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, 0o666) as file:
             file.write(commit.encode())
+
+
+def lock_of(blob: Path) -> Path:
+    """The lock file of a blob, the same as huggingface_hub's."""
+    repository = blob.parent.parent
+    return repository.parent / ".locks" / repository.name / f"{blob.name}.lock"
 
 
 def repositories(cache: Path | None = None) -> list[CachedRepository]:

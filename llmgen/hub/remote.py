@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmgen.errors import DownloadError, ModelFileError, shown
-from llmgen.files import folder_lock
-from llmgen.hub import cache, web
+from llmgen.files import folder_lock, made_in
+from llmgen.hub import cache, web, wheels
 from llmgen.hub.choice import choose
 from llmgen.hub.contents import Candidate, File
 from llmgen.hub.references import HubReference, Reference, UrlReference
@@ -21,6 +21,7 @@ from llmgen.hub.space import check_space, disk_errors
 from llmgen.hub.splits import split_of
 from llmgen.hub.state import note_fetched
 from llmgen.hub.transfer import (
+    PARTIAL,
     Body,
     Fetched,
     partial_files,
@@ -103,10 +104,8 @@ class _Fetch:
     def run(self) -> Path:
         """Fetch what is missing; returns the path of the first file."""
         with disk_errors(self._model.path, self._here.folder, "HF_HOME"):
-            for folder in (self._here.folder / "blobs", self._here.lock("x").parent):
-                folder.mkdir(parents=True, exist_ok=True)
             try:
-                self._check_space()
+                made_in(self._here.folder / "blobs", self._check_space)
                 for file in self._model.files:
                     self._one(file)
             except BaseException:
@@ -123,7 +122,7 @@ class _Fetch:
         for file in self._model.files:
             if not self._is_here(file):
                 partial = partial_path(self._here.blob(self._key(file)))
-                need += max(0, (file.size or 0) - (partial.stat().st_size if partial.exists() else 0))
+                need += max(0, (file.size or 0) - (_size(partial) or 0))
         check_space(need, self._here.folder, self._model.path, "HF_HOME")
 
     def _key(self, file: File) -> str:
@@ -134,10 +133,11 @@ class _Fetch:
     def _is_here(self, file: File) -> bool:
         """Whether this version of a file is here; a branch's name, for want of a commit, says no version."""
         pointer, blob = self._pointer(file), self._here.blob(self._key(file))
-        if not pointer.exists() or (file.size is not None and pointer.stat().st_size != file.size):
+        size = _size(pointer)
+        if size is None or (file.size is not None and size != file.size):
             return False
         fixed = self._repository.has_commit or (file.sha256 is None and file.git_sha1 is None)
-        return fixed or (blob.exists() and pointer.samefile(blob))
+        return fixed or os.path.realpath(pointer) == os.path.realpath(blob)
 
     def _one(self, file: File) -> None:
         waiting = _once(lambda: self._watch.progress("wait", 0, 0))
@@ -148,8 +148,8 @@ class _Fetch:
 
     def _fetch(self, file: File, locked: bool) -> None:
         blob, pointer = self._here.blob(self._key(file)), self._pointer(file)
-        was_here = blob.exists() and file.size in (None, blob.stat().st_size)
-        if not was_here:
+        size, source = _size(blob), str(self._repository.reference)
+        if size is None or file.size not in (None, size):
             partial = partial_path(blob) if locked else _private(blob)
             body = Body(
                 url=self._repository.url(file),
@@ -165,15 +165,24 @@ class _Fetch:
             _judge(body, fetched, partial, self._watch)
             if not body.has_hash:
                 blob = self._here.blob(fetched.sha256)
+            note_fetched(blob, source, partial)
             partial.replace(blob)
         self._here.add(blob, pointer)
-        if not was_here:
-            note_fetched(pointer, str(self._repository.reference))
+        if not pointer.is_symlink():  # the file itself was moved there
+            note_fetched(pointer, source)
 
     def _report(self, step: str, done: int, total: int) -> None:
         if step == "download":  # all files of a model count as one
             done, total = self._done + done, self._model.size or 0
         self._watch.progress(step, done, total)
+
+
+def _size(path: Path) -> int | None:
+    """None where it is not there, as when another program has just moved or removed it.  Raises OSError."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _private(blob: Path) -> Path:
@@ -253,9 +262,8 @@ def _fetch_urls(reference: UrlReference, models_folder: Path, watch: Watch) -> P
     """The file of a URL, or all parts of a split model, into one folder."""
     path = _url_path(reference, models_folder)
     with disk_errors(reference.file, path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
         waiting = _once(lambda: watch.progress("wait", 0, 0))
-        with folder_lock(path.parent / ".lock", waiting) as locked:
+        with folder_lock(lock_of(path), waiting) as locked:
             for part in _parts(reference):
                 _fetch_url(part, path.with_name(part.file), locked, watch)
     return path
@@ -268,5 +276,16 @@ def _fetch_url(reference: UrlReference, path: Path, locked: bool, watch: Watch) 
     body = Body(reference.url, reference.url)
     fetched = transfer(body, partial, watch.progress)
     _judge(body, fetched, partial, watch)
+    note_fetched(path, reference.url, partial)
     partial.replace(path)
-    note_fetched(path, reference.url)
+
+
+# -- who fetches a file
+
+
+def lock_of(file: Path) -> Path:
+    """The lock under which a file that is here, or whose beginning is, was fetched and would be again."""
+    whole = file.with_name(file.name.removesuffix(PARTIAL))
+    if whole.parent.name == "blobs":
+        return cache.lock_of(whole)
+    return whole.with_name(".lock") if whole.parent.parent.name == URLS else wheels.lock_of(whole)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmgen.errors import LLMGenError, ModelFileError, shown
+from llmgen.files import try_folder_lock
 from llmgen.hub.catalog import KnownModel
 from llmgen.hub.folder import find, models_folders
-from llmgen.hub.remote import URLS, partials_of
+from llmgen.hub.remote import URLS, lock_of, partials_of
 from llmgen.hub.splits import split_of
 from llmgen.hub.state import fetched_from, forget
 from llmgen.hub.transfer import remove_partial
@@ -27,16 +28,36 @@ class Removal:
     size: int
 
     def perform(self) -> None:
-        """Remove it, and the folders that are empty then.  Raises LLMGenError."""
-        for path in (*self.files, *self.links):
-            forget(path)
-        for path in (*self.links, *self.files):
-            try:
-                remove_partial(path)  # or a whole file, which has no companion
-            except OSError as error:
-                raise LLMGenError(f"cannot remove {path}: {error.strerror or error}") from None
+        """Remove it, and the folders that are empty then.
+
+        What is noted of a file goes last: a program that is killed leaves no file that nobody seems to
+        have fetched.  Raises LLMGenError, also where another program is fetching it.
+        """
+        with self._fetched_by_nobody():
+            for path in (*self.links, *self.files):
+                try:
+                    remove_partial(path)  # or a whole file, which has no companion
+                except OSError as error:
+                    raise LLMGenError(f"cannot remove {path}: {error.strerror or error}") from None
+            for path in self.files:
+                forget(path)
         for path in (*self.links, *self.files):
             _remove_empty_folders(path.parent)
+
+    @contextmanager
+    def _fetched_by_nobody(self) -> Iterator[None]:
+        """Keep other programs from fetching it for the length of the block."""
+        with ExitStack() as stack:
+            for lock in dict.fromkeys(map(lock_of, self.files)):
+                with suppress(
+                    OSError
+                ):  # who may not write there cannot remove it either, or there are no locks
+                    if stack.enter_context(try_folder_lock(lock)) == "taken":
+                        raise LLMGenError(
+                            f"{shown(self.name)} is being fetched by another program; "
+                            "wait for that, or end it, and try again"
+                        )
+            yield
 
 
 def plan_removal(model: str) -> Removal:

@@ -85,10 +85,15 @@ def _aliases() -> Path:
 # -- files that were fetched
 
 
-def note_fetched(path: Path, source: str) -> None:
-    """Remember that llmgen has fetched this file, and from where."""
+def note_fetched(path: Path, source: str, partial: Path | None = None) -> None:
+    """Remember that llmgen has fetched this file, and from where.
+
+    Before it is moved to ``path`` it is still at ``partial``: a program that is killed between the two
+    leaves a note of nothing, and no file that nobody seems to have fetched.
+    """
     with _best_effort("that a file was fetched"):
-        _write(_of(path, "fetched"), json.dumps({**_identity(path), "source": source}))
+        about = {**_identity(partial or path), "path": str(_real(path)), "source": source}
+        _write(_of(path, "fetched"), json.dumps(about))
 
 
 def fetched_from(path: Path) -> str | None:

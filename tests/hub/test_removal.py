@@ -10,10 +10,12 @@ from huggingface_hub import constants
 
 from hub_server import COMMIT, Hub, sha256
 from llmgen import hub
-from llmgen.errors import DownloadError, ModelFileError
+from llmgen.errors import DownloadError, LLMGenError, ModelFileError
+from llmgen.hub import removal as removing
+from llmgen.hub.cache import CachedRepository
 from llmgen.hub.catalog import KNOWN_MODELS
 from llmgen.hub.references import parse
-from llmgen.hub.remote import partial_fetches
+from llmgen.hub.remote import Watch, partial_fetches
 from llmgen.hub.removal import plan_removal
 from llmgen.hub.state import note_fetched
 
@@ -26,10 +28,10 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def pull(name: str) -> Path:
+def pull(name: str, watch: Watch | None = None) -> Path:
     reference = parse(name)
     assert reference is not None
-    return hub.fetch_reference(reference, None)
+    return hub.fetch_reference(reference, None, watch)
 
 
 def there(*folders: Path) -> list[str]:
@@ -60,6 +62,46 @@ def test_the_other_model_of_a_repository_stays(hub_at: Hub) -> None:
     plan_removal("o/r:Q4_K_M").perform()
     assert hub.find("o/r") == kept
     assert there(Path(constants.HF_HUB_CACHE)) == sorted(["m-Q8_0.gguf", sha256(DATA + b"x"), "main"])
+
+
+def test_what_another_program_is_fetching_stays(hub_at: Hub) -> None:
+    hub_at.add("o/r", {"m-Q4_K_M.gguf": DATA})
+    hub_at.plain["f/x.gguf"] = DATA
+    url = f"{hub_at.files_url}/f/x.gguf"
+    refused = []
+
+    def remove(step: str, done: int, total: int) -> None:
+        for name, _ in partial_fetches(hub.models_folders()):
+            with pytest.raises(LLMGenError, match="is being fetched by another program; wait for that"):
+                plan_removal(name).perform()
+            refused.append(name)
+
+    for name in ("o/r", url):
+        assert pull(name, Watch(remove)).read_bytes() == DATA
+    assert set(refused) == {"hf.co/o/r/m-Q4_K_M.gguf", url}
+    for name in ("o/r", url):
+        plan_removal(name).perform()
+    assert there(Path(constants.HF_HUB_CACHE), *hub.models_folders()) == []
+
+
+def test_killed_in_the_middle_of_fetching_or_removing(hub_at: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that llmgen has fetched is known as such at every moment."""
+    hub_at.add("o/r", {"m-Q4_K_M.gguf": DATA})
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def pull_and_remove() -> None:
+        pull("o/r")
+        plan_removal("o/r").perform()
+
+    for place in (CachedRepository, "add"), (removing, "remove_partial"), (removing, "forget"):
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, killed)
+            with pytest.raises(KeyboardInterrupt):
+                pull_and_remove()
+        pull_and_remove()
+        assert there(Path(constants.HF_HUB_CACHE)) == []
 
 
 def test_a_split_model_goes_whole(hub_at: Hub) -> None:

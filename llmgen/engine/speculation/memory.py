@@ -51,7 +51,6 @@ class GuessMemory:
             return
         entry = {"key": self._key, "costs": known, "experience": experience.known()}
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             # another program may add an entry at the same time
             with folder_lock(self._path.with_name(f"{self._path.name}.edit"), lambda: None):
                 others = [other for other in self._entries() if other.get("key") != self._key]
