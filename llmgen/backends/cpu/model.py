@@ -17,20 +17,17 @@ import numpy as np
 
 from llmgen.backends.cpu import cache_file
 from llmgen.backends.cpu.binding import Binding
-from llmgen.backends.cpu.decode_recorder import DecodeRecorder
-from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS
 from llmgen.backends.cpu.kernels.sampling_arguments import SAMPLING_KERNELS
-from llmgen.backends.cpu.prefill_recorder import PrefillRecorder
 from llmgen.backends.cpu.profile import Profile
 from llmgen.backends.cpu.program import Control, Program, Workspace
 from llmgen.backends.cpu.readings import Readings
+from llmgen.backends.cpu.recording import programs_of, record
 from llmgen.backends.cpu.run_checks import check_parts, check_room, check_text
 from llmgen.backends.cpu.runtime.interrupt import WATCHER
 from llmgen.backends.cpu.runtime.library import KernelLibrary, Progress
 from llmgen.backends.cpu.runtime.team import KERNELS, ThreadTeam
-from llmgen.backends.cpu.runtime.thread_policy import ThreadPolicy
 from llmgen.backends.cpu.sequence import Sequence
-from llmgen.backends.cpu.sizes import check_local, checked_layout, chosen_sizes, longest_run
+from llmgen.backends.cpu.sizes import check_local, checked_layout, chosen_sizes, longest_run, most_outputs
 from llmgen.backends.cpu.weight_memory import Load, WeightMemory, check_memory, checked_load
 from llmgen.errors import Interrupted, LLMGenError, UsageError
 from llmgen.gguf import GGUFFile
@@ -40,10 +37,8 @@ from llmgen.model.decoder import Decoder
 from llmgen.model.fingerprint import fingerprint
 from llmgen.model.kv_config import KVCacheConfig
 from llmgen.model.rope_option import check_stretchable, has_own_factors, stretched
-from llmgen.model.runs import GUESSABLE, Part, Role, token_ids
+from llmgen.model.runs import Part, Role, token_ids
 from llmgen.model.weights import Weights
-
-_LOGITS_BYTES = 1 << 26  # a prompt run takes fewer tokens where its logits would exceed this
 
 Wanted = Literal["last", "all", "none"]
 
@@ -86,36 +81,26 @@ class Model:
         self.max_prompt_tokens = chunk = longest_run(config, n_ctx)
         """The most prompt tokens in one run of this model."""
         self.layout = checked_layout(config, n_ctx, kinds)
-        self.max_outputs = max(MAX_COLUMNS, min(chunk, _LOGITS_BYTES // (4 * config.vocab_size)))
-        if not config.causal:
-            self.max_outputs = chunk
+        self.max_outputs = most_outputs(config, chunk)
+        """The most tokens of a run whose logits may be wanted."""
         self._binding = Binding(n_ctx)
         self._control = Control(chunk)
-        decoded = DecodeRecorder(self._binding, self._control.address)
-        prefill = PrefillRecorder(self._binding, self._control.address, chunk, self.max_outputs)
         self.weights = Weights(file)
-        guessed = decoded
-        if beside and config.vocab_size > GUESSABLE:
-            guessed = DecodeRecorder(self._binding, self._control.address)
-            guessed.most_logits = GUESSABLE
-            config.forward(guessed, self.weights, self.layout.states)
-        for recorder in (decoded, prefill):
-            config.forward(recorder, self.weights, self.layout.states)
+        recorders = record(
+            *(config, self.weights, self.layout, self._binding, self._control.address),
+            chunk=chunk,
+            max_outputs=self.max_outputs,
+            drafts=beside is not None,
+        )
         check_all_read(file, self.weights, config)
         check_stretchable(config, self._binding.stretchable)
-        check_local(self.decode_plan, self.layout, [step.kernel for step in decoded.steps])
-        matter = any(step.kernel.startswith("attention:blocks") for step in decoded.steps)
+        kernels = [step.kernel for step in recorders["generated"].steps]
+        check_local(self.decode_plan, self.layout, kernels)
+        matter = any(kernel.startswith("attention:blocks") for kernel in kernels)
         self.readings = Readings(self.decode_plan, n_threads, matter)
         """How generated tokens read the cache at each context length."""
-        prefill.fuse_residuals()
         self._library = KernelLibrary.for_level(level)
-        self._programs: dict[Role, Program] = {
-            "generated": Program(decoded, ThreadPolicy(n_threads, per_run=True)),
-            "prompt": Program(prefill, ThreadPolicy(n_threads)),
-        }
-        self._programs["guess"] = self._programs["generated"]
-        if guessed is not decoded:
-            self._programs["guess"] = Program(guessed, ThreadPolicy(n_threads, per_run=True))
+        self._programs = programs_of(recorders, n_threads)
         needed = [name for program in self._programs.values() for name in program.plan.kernels]
         self._library.require([*KERNELS, *SAMPLING_KERNELS, *needed], progress)
         self._workspace = Workspace(*self._programs.values())
@@ -172,7 +157,7 @@ class Model:
 
     @property
     def kernel_level(self) -> str:
-        """How dot products are computed: 'avx512vnni', 'avxvnni', 'avx2' or 'generic'."""
+        """How dot products are computed: 'amx', 'avx512vnni', 'avxvnni', 'avx2', 'i8mm', 'neon' or 'generic'."""
         return self._library.level
 
     @property
@@ -236,7 +221,7 @@ class Model:
         Interrupted.
         """
         checked = [part._replace(ids=token_ids(part.ids, self.config.vocab_size)) for part in parts]
-        self._check_parts(checked, role)
+        check_parts(checked, role, self.max_prompt_tokens, self.max_outputs)
         with self._running():
             return read(self._forward(checked, role))
 
@@ -368,12 +353,6 @@ class Model:
     def _check_open(self) -> None:
         if self._closing:
             raise LLMGenError("this model is closed; load it again")
-
-    def _check_parts(self, parts: list[Part], role: Role) -> None:
-        most = {"generated": MAX_COLUMNS, "guess": MAX_COLUMNS, "prompt": self.max_prompt_tokens}
-        if role not in most:
-            raise UsageError(f"the role is {role!r}, expected 'generated', 'guess' or 'prompt'")
-        check_parts(parts, role, most[role], self.max_outputs)
 
     def _run(self, program: Program, n_tokens: int) -> tuple[float, int]:
         """Run a program over the tokens of the control block.

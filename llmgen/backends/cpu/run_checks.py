@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS
 from llmgen.backends.cpu.sequence import Sequence
 from llmgen.backends.cpu.states import StateLayout
 from llmgen.errors import ContextFullError, UsageError
@@ -9,13 +10,19 @@ from llmgen.model.decoder import Decoder
 from llmgen.model.runs import MAX_PARTS, Part, Role
 
 
-def check_parts(parts: list[Part], role: Role, most_tokens: int, most_logits: int) -> None:
-    """Raises UsageError for parts that do not fit into one run of a role."""
+def check_parts(parts: list[Part], role: Role, most_of_prompt: int, most_logits: int) -> None:
+    """Raises UsageError for parts that do not fit into one run of a role.
+
+    most_of_prompt: the most tokens of a run of prompts; most_logits: the most of a run whose logits may be wanted.
+    """
+    most = {"generated": MAX_COLUMNS, "guess": MAX_COLUMNS, "prompt": most_of_prompt}
+    if role not in most:
+        raise UsageError(f"the role is {role!r}, expected 'generated', 'guess' or 'prompt'")
     total = sum(len(part.ids) for part in parts)
-    if not 1 <= len(parts) <= MAX_PARTS or total > most_tokens:
+    if not 1 <= len(parts) <= MAX_PARTS or total > most[role]:
         raise UsageError(
             f"{len(parts)} sequences and {total} tokens, expected 1 to {MAX_PARTS} sequences of up to "
-            f"{most_tokens} tokens together in the role {role!r}"
+            f"{most[role]} tokens together in the role {role!r}"
         )
     if len({id(part.seq) for part in parts}) != len(parts):
         raise UsageError("the same sequence was given twice, expected one part for each")

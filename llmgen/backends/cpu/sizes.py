@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 
-from llmgen.backends.cpu.kernels.layout import TILE_TOKENS
+from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS, TILE_TOKENS
 from llmgen.backends.cpu.memory import available_bytes, check_recurrent, free_bytes
 from llmgen.backends.cpu.runtime.threads import MAX_THREADS, default_threads
 from llmgen.backends.cpu.states import UNBOUNDED, PlacedKV, StateLayout
@@ -19,6 +19,7 @@ CHUNK = 512
 """The most prompt tokens in one run."""
 WHOLE = 4096
 """The same for models without causal order, whose texts are computed in one run."""
+_LOGITS_BYTES = 1 << 26  # a run of a prompt gives logits for fewer tokens where all would exceed this
 _LEAST_CONTEXT = 2048  # tokens; a smaller default is never chosen
 
 
@@ -56,6 +57,11 @@ def _whole(name: str, value: object) -> int:
 def longest_run(config: Decoder, n_ctx: int) -> int:
     """The most prompt tokens in one run of a model with this context, whole tiles."""
     return min(CHUNK if config.causal else WHOLE, -(-n_ctx // TILE_TOKENS) * TILE_TOKENS)
+
+
+def most_outputs(config: Decoder, chunk: int) -> int:
+    """The most tokens of a run whose logits may be wanted, of ``chunk``; without causal order all of them."""
+    return max(MAX_COLUMNS, min(chunk, _LOGITS_BYTES // (4 * config.vocab_size))) if config.causal else chunk
 
 
 def checked_layout(config: Decoder, n_ctx: int, kinds: KVCacheConfig) -> StateLayout:

@@ -173,7 +173,7 @@ def test_one_team_of_threads_serves_both_models():
 
 def test_a_draft_chooses_among_the_first_tokens(monkeypatch):
     """With the bits that they have in a run for all; a model that drafts for none computes all."""
-    monkeypatch.setattr("llmgen.backends.cpu.model.GUESSABLE", 64)
+    monkeypatch.setattr("llmgen.backends.cpu.recording.GUESSABLE", 64)
     with GGUFFile.open(build_arch("llama-dense")) as file:
         model = Model.load(file, n_ctx=64, n_threads=1)
         draft = Model.load(file, n_ctx=64, beside=model)
@@ -192,7 +192,7 @@ def test_a_draft_chooses_among_the_first_tokens(monkeypatch):
 
 def _guess_among_64(monkeypatch):
     """Let drafts choose among 64 tokens only wherever they may choose among the most frequent ones."""
-    monkeypatch.setattr("llmgen.backends.cpu.model.GUESSABLE", 64)
+    monkeypatch.setattr("llmgen.backends.cpu.recording.GUESSABLE", 64)
     monkeypatch.setattr("llmgen.engine.speculation.speculator.role_of_guesses", lambda answer: "guess")
     may = property(lambda speculation: not speculation.draft.all_tokens)
     monkeypatch.setattr("llmgen.engine.speculation.speculator.Speculation.among_frequent", may)
