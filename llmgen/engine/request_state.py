@@ -14,7 +14,7 @@ from llmgen.engine.requests import Request
 from llmgen.engine.sequence_state import Reuse, SequenceState
 from llmgen.engine.speculation.speculator import Speculator
 from llmgen.engine.stopping import Limits
-from llmgen.errors import LLMGenError
+from llmgen.errors import Interrupted, LLMGenError
 from llmgen.model.runs import Part
 from llmgen.sampling.rejection import Guess
 
@@ -147,6 +147,8 @@ class RequestState:
 
     def take(self, rows: NDArray[np.float32]) -> GenerationEvent | None:
         """Choose the next token after a run, from the first of float32 [1 + guesses, n_vocab], in place."""
+        if not self.guesses:
+            return self.choose(rows[0])
         guesses, self.guesses = self.guesses, []
         self.sequence.look_ahead(guesses, rows[1:])
         event = self.choose(rows[0])
@@ -188,3 +190,19 @@ class RequestState:
         self.sequence.seq.close()
         if self.speculator:
             self.speculator.close()
+
+
+class OwnError:
+    """A block in which an error ends one request only; made for each token, so not of a generator."""
+
+    def __init__(self, state: RequestState) -> None:
+        self._state = state
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, LLMGenError) and not isinstance(error, Interrupted):
+            self._state.fail(error)
+            return True
+        return False

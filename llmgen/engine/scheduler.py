@@ -14,8 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from llmgen.engine.events import Ending, GenerationEvent
 from llmgen.engine.guessing import guess
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
 from llmgen.engine.prompt import check_writes, prompt_ids
-from llmgen.engine.request_state import RequestState
+from llmgen.engine.request_state import OwnError, RequestState
 from llmgen.engine.requests import Answer, Output, Queued, Request, not_begun
 from llmgen.engine.sequence_state import SequenceState, prefill_together
 from llmgen.engine.shared_prefix import SharedPrefix
@@ -195,16 +194,6 @@ class Scheduler:
         for state in self._active:
             state.end(ending)
 
-    @contextmanager
-    def _own_error(self, state: RequestState) -> Iterator[None]:
-        """Let an error end this request only."""
-        try:
-            yield
-        except Interrupted:
-            raise
-        except LLMGenError as error:
-            state.fail(error)
-
     def _end_or_shift_full(self) -> None:
         """If the context is full, end the answer or drop its oldest tokens, as its request says."""
         for state in self._active:
@@ -213,7 +202,7 @@ class Scheduler:
                 continue
             state.completion.ending = state.completion.rules.by_context(n_cached, self._model.n_ctx)
             if state.open:
-                with self._own_error(state), self._model.lock:
+                with OwnError(state), self._model.lock:
                     state.shift()
 
     def _collect(self) -> None:
@@ -224,7 +213,7 @@ class Scheduler:
             ending = state.completion.ending
             # an error may come from a file that was written to, which says more
             if ending and (ending.reason != "interrupted" or state.error is not None):
-                with self._own_error(state):
+                with OwnError(state):
                     self._model.check_file()
             with self._model.lock:
                 state.release()
@@ -263,7 +252,7 @@ class Scheduler:
                     self._prefix.consider(state, self._queue[0].ids)
         for state in self._active:
             if state.open and not state.begun:
-                with self._own_error(state), self._model.lock:  # somebody may be copying the sequence
+                with OwnError(state), self._model.lock:  # somebody may be copying the sequence
                     state.begin()
 
     def _open(self, queued: Queued) -> RequestState:
@@ -346,7 +335,7 @@ class Scheduler:
             self._report(state)
         started, row = time.perf_counter(), None
         try:
-            with self._own_error(state):
+            with OwnError(state):
                 row = self._watchdog.call([state.limits], state.prefill)
         finally:
             state.count_prefill(started)
@@ -357,7 +346,7 @@ class Scheduler:
             self._finish_prompt(state, row)
 
     def _finish_prompt(self, state: RequestState, row: NDArray[np.float32] | None) -> None:
-        with self._own_error(state):
+        with OwnError(state):
             self._emit(state, state.finish_prompt(row))
 
     def _report(self, state: RequestState) -> None:
@@ -387,7 +376,7 @@ class Scheduler:
             for state, part in zip(states, parts, strict=True):
                 own, rows = rows[: part.n_logits], rows[part.n_logits :]
                 state.completion.count_decode(elapsed)
-                with self._own_error(state):
+                with OwnError(state):
                     self._emit(state, state.take(own))
 
         try:
@@ -408,7 +397,7 @@ class Scheduler:
         """Choose the next token of answers whose logits are there already; returns whether there are any."""
         ahead = [state for state in self._active if state.ahead]
         for state in ahead:
-            with self._own_error(state), self._model.lock:
+            with OwnError(state), self._model.lock:
                 self._emit(state, state.choose_ahead())
         return bool(ahead)
 

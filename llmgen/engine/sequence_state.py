@@ -101,7 +101,9 @@ class SequenceState:
 
     def part(self, guesses: Sequence[Guess] = ()) -> Part:
         """For a run of generated tokens: the last token and guesses after it, with the logits of all."""
-        ids = [*self.tokens[-1:], *(guess.token for guess in guesses)]
+        ids = self.tokens[-1:]
+        if guesses:
+            ids.extend(guess.token for guess in guesses)
         return Part(self.seq, ids, len(ids))
 
     def look_ahead(self, guesses: Sequence[Guess], rows: NDArray[np.float32]) -> None:

@@ -67,7 +67,7 @@ class Session:
         self._speculator = speculation.speculator() if speculation else None
         self._stream: ref[GenerationStream] | None = None
         self._closed = False
-        self.renew_lock()
+        self._renew_lock()
         self.owner: object = None
         """What the model belongs to, kept alive as long as the session."""
         self._opened = opened
@@ -166,7 +166,7 @@ class Session:
             twin._state = self._state.fork()
             twin._speculator = self._speculator.fork() if self._speculator else None
         twin._stream = None
-        twin.renew_lock()
+        twin._renew_lock()
         self._opened(twin)
         return twin
 
@@ -234,6 +234,6 @@ class Session:
                 )
             yield
 
-    def renew_lock(self) -> None:
+    def _renew_lock(self) -> None:
         """Begin with a lock that nobody holds: a fork has its own, and in a forked process the holder is gone."""
         self._lock = threading.RLock()

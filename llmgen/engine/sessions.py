@@ -77,7 +77,7 @@ class Sessions:
         """In a forked child: a thread that held a lock did not come along."""
         self._lock = threading.RLock()
         for session in list(self._open):
-            session.renew_lock()
+            session._renew_lock()
 
 
 _all: WeakSet[Sessions] = WeakSet()

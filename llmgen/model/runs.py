@@ -44,6 +44,8 @@ class Part(NamedTuple):
 
 def token_ids(ids: Iterable[Any], vocab_size: int) -> np.ndarray:
     """Token ids as int64 [n], n >= 1.  Raises UsageError for anything else and for ids outside the vocabulary."""
+    if type(ids) is list and len(ids) == 1 and type(ids[0]) is int and 0 <= ids[0] < vocab_size:
+        return np.array(ids, np.int64)  # a generated token, between two of which there is little time
     if isinstance(ids, (bytes, bytearray)):
         raise UsageError("a prompt must be a text or token ids, not bytes: decode them to a text first")
     if getattr(ids, "ndim", 1) != 1:

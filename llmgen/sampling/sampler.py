@@ -52,6 +52,7 @@ from llmgen.sampling.stages import stages
 from llmgen.tokenizer.interfaces import TokenizerLike
 
 Floats = NDArray[np.float32]
+_FLOAT32 = np.dtype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ class Sampler:
             xtc=p.xtc_probability > 0 and self._uniform(LANE_XTC) < p.xtc_probability,
             allowed=self._allowed(),
             masked=self._masked(),
-            history=self.history.tokens,
+            history=self.history.tokens if self._chain.looks_back else None,
             repeats=self._repeats,
         )
 
@@ -221,7 +222,7 @@ class Sampler:
 
     def _processed(self, logits: Floats) -> Floats:
         """The logits after the processors; refuses anything but a row of logits."""
-        if not _is_row(logits, self.n_vocab) or logits.dtype != np.float32:
+        if not _is_row(logits, self.n_vocab) or logits.dtype != _FLOAT32:
             raise UsageError(
                 f"logits must be one row, an array float32 [{self.n_vocab}], not {_described(logits)}"
             )

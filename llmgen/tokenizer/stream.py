@@ -22,7 +22,7 @@ class TokenTexts(Protocol):
 
     def token_bytes(self, id: int) -> bytes: ...
 
-    def is_hidden(self, id: int) -> bool: ...
+    def shown_bytes(self, id: int) -> bytes: ...
 
 
 class StreamDecoder:
@@ -37,7 +37,7 @@ class StreamDecoder:
     def __init__(self, tokenizer: TokenTexts, skip_special: bool, continuation: bool) -> None:
         """See :meth:`Tokenizer.stream_decoder`."""
         self._tokenizer = tokenizer
-        self._skip_special = skip_special
+        self._bytes = tokenizer.shown_bytes if skip_special else tokenizer.token_bytes
         self._whole = not continuation
         self._decoder = _new_decoder("replace")
         self._held_end: int | None = None
@@ -76,9 +76,7 @@ class StreamDecoder:
         return text
 
     def _emit(self, id: int) -> str:
-        raw = self._tokenizer.token_bytes(id)
-        if self._skip_special and self._tokenizer.is_hidden(id):
-            return ""
+        raw = self._bytes(id)
         if self._strip_space and raw:
             raw = raw.removeprefix(b" ")
             self._strip_space = False

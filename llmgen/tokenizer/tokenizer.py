@@ -61,6 +61,8 @@ class Tokenizer:
         self.adds_space_prefix = self.puts_space_in_front = False
         self.eog_ids: frozenset[int] = frozenset()
         self.n_vocab = stated_size(metadata)
+        self._pieces: dict[int, bytes] = {}
+        self._shown_pieces: dict[int, bytes] = {}
         self._guarded: tuple[str, ...] = ()
         self._delimiters: tuple[str, ...] = ()
         if kind not in NO_VOCABULARY:
@@ -106,7 +108,6 @@ class Tokenizer:
         self._partition = Partition(specials)
         self._guarded = tuple(special.text for special in specials if special.guarded)
         self._delimiters = tuple(s.text for s in specials if not s.guarded and is_delimiter(s.text))
-        self._pieces: dict[int, bytes] = {}
 
     def _find_pre(self) -> PreTokenizer:
         """The row of the table; warns about an unknown name."""
@@ -297,10 +298,17 @@ class Tokenizer:
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes that a token prints as; they need not be whole characters."""
-        vocab = self._check(id)
         piece = self._pieces.get(id)
         if piece is None:
-            piece = self._pieces[id] = piece_bytes(vocab, id, self._byte_level)
+            piece = self._pieces[id] = piece_bytes(self._check(id), id, self._byte_level)
+        return piece
+
+    def shown_bytes(self, id: int) -> bytes:
+        """The same in generated text, which leaves out control tokens, but for marks of thinking and tool calls."""
+        piece = self._shown_pieces.get(id)
+        if piece is None:
+            is_hidden = self.is_control(id) and id not in self._shown_ids
+            piece = self._shown_pieces[id] = b"" if is_hidden else self.token_bytes(id)
         return piece
 
     def token_text(self, id: int) -> str:
@@ -310,10 +318,6 @@ class Tokenizer:
     def is_control(self, id: int) -> bool:
         """Whether the token has no text: a control token, or the one for unknown text."""
         return int(self._check(id).types[id]) in _NO_TEXT
-
-    def is_hidden(self, id: int) -> bool:
-        """Whether the token is left out of generated text: control tokens, but for marks of thinking and tool calls."""
-        return self.is_control(id) and id not in self._shown_ids
 
     def _check(self, id: int) -> Vocabulary:
         vocab = self._need()

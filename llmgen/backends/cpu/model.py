@@ -6,9 +6,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -220,10 +219,10 @@ class Model:
         A call that ends early commits nothing.  Raises UsageError, ContextFullError,
         Interrupted.
         """
-        checked = [part._replace(ids=token_ids(part.ids, self.config.vocab_size)) for part in parts]
+        n_vocab = self.config.vocab_size
+        checked = [Part(part.seq, token_ids(part.ids, n_vocab), part.n_logits) for part in parts]
         check_parts(checked, role, self.max_prompt_tokens, self.max_outputs)
-        with self._running():
-            return read(self._forward(checked, role))
+        return self._alone(lambda: read(self._forward(checked, role)))
 
     def _forward(self, parts: list[Part], role: Role) -> np.ndarray:
         """One run over checked parts: the logits, float32 [sum of n_logits, n_vocab], in place."""
@@ -231,16 +230,14 @@ class Model:
         for part in parts:
             check_room(part.seq, len(part.ids), self.layout)
         memories = [part.seq.memory() for part in parts]  # held until the run has ended
+        n_tokens = n_logits = longest = 0
         for part in parts:
-            part.seq.begin_write(part.seq.length + len(part.ids))
-        n_tokens = sum(len(part.ids) for part in parts)
-        self._control.fill(
-            [
-                (np.asarray(part.ids), part.seq.length, memory.ctypes.data, part.n_logits)
-                for part, memory in zip(parts, memories, strict=True)
-            ]
-        )
-        longest = max(part.seq.length + len(part.ids) for part in parts)
+            length = part.seq.length + len(part.ids)
+            part.seq.begin_write(length)
+            longest = max(longest, length)
+            n_tokens += len(part.ids)
+            n_logits += part.n_logits
+        self._control.fill([(part.ids, part.seq.length, part.seq.address, part.n_logits) for part in parts])
         reading = self.readings.choose(longest, n_tokens)
         self._control.plan(reading.together, reading.streams, self.decode_plan.local_window)
         self._binding.fill_rope(longest)
@@ -258,7 +255,8 @@ class Model:
             self.on_run(role, n_tokens, seconds)
         if role != "prompt":
             self.weight_memory.after(seconds)
-        return self._logits(program, sum(part.n_logits for part in parts))
+        del memories
+        return self._logits(program, n_logits)
 
     def prefill(
         self, seq: Sequence, ids: Tokens[int] | np.ndarray, logits: Wanted = "last"
@@ -272,7 +270,8 @@ class Model:
         tokens = token_ids(ids, self.config.vocab_size)
         if logits not in ("last", "all", "none"):
             raise UsageError(f"logits is {logits!r}, expected 'last', 'all' or 'none'")
-        with self._running():
+
+        def run() -> np.ndarray | None:
             check_room(seq, len(tokens), self.layout)
             check_text(len(tokens), self.max_prompt_tokens, self.config)
             out = np.empty((len(tokens), self.config.vocab_size), np.float32) if logits == "all" else None
@@ -286,6 +285,9 @@ class Model:
                 if out is not None:
                     out[at : at + len(part)] = rows
             return rows[0].copy() if logits == "last" else out
+
+        result: np.ndarray | None = self._alone(run)
+        return result
 
     def decode(self, seqs: list[Sequence], ids: Tokens[int]) -> np.ndarray:
         """Append one generated token to each of 1 to 8 sequences: float32 [len(seqs), n_vocab]."""
@@ -317,16 +319,18 @@ class Model:
             self._check_open()
             self.weight_memory.move_all(self.n_threads)
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Hold the model for one call, which ``cancel`` and Ctrl-C can end."""
+    def _alone(self, work: Callable[[], Any]) -> Any:
+        """Call ``work`` while nobody else can run the model; ``cancel`` and Ctrl-C end it."""
         with self.lock:
             self._check_open()
             self._file.check_whole()
             self._cancelled = False
             self._team.clear_stop()
-            with WATCHER.watching(self._team):
-                yield
+            before = WATCHER.watch(self._team)
+            try:
+                return work()
+            finally:
+                WATCHER.watch(before)
 
     def cancel(self) -> None:
         """End the call that is running now with Interrupted; from any thread."""
@@ -385,9 +389,7 @@ class Model:
         """The logits of the last run, float32 [n, n_vocab] or [n, ``GUESSABLE``], in place."""
         value = program.recorder.logits_value
         assert value is not None
-        first, size = value.offset // 4, value.stride // 4
-        rows = self._workspace.shared.floats[first : first + size * n]
-        return rows.reshape(n, size)[:, : min(value.n, self.config.vocab_size)]
+        return self._workspace.rows(value.offset, value.stride, min(value.n, self.config.vocab_size))[:n]
 
 
 _models: weakref.WeakSet[Model] = weakref.WeakSet()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from llmgen.backends.cpu.kernels.decode_plan import CONTROL_WORDS, LOCAL, STREAMS, TOGETHER
@@ -31,27 +33,37 @@ class Control:
         ):
             self._fields[FIELDS[name]] = array.ctypes.data
         self.address = int(self._fields.ctypes.data)
+        self._words = self._fields.data  # quicker than the array for single values, as are these
+        self._row_of_a_token = self._rows.data
+        self._of_a_token = tuple(a.data for a in (self._ids, self._positions, self._ends, self._sequences))
         self.plan(MAX_COLUMNS, 1, 0)
 
     def plan(self, together: int, streams: int, local: int) -> None:
         """Set how generated tokens attend, as kernels/decode_plan says it; streams: a power of two."""
-        self._fields[TOGETHER // 8], self._fields[LOCAL // 8] = together, local
-        self._fields[STREAMS // 8] = streams.bit_length() - 1
+        self._words[TOGETHER // 8], self._words[LOCAL // 8] = together, local
+        self._words[STREAMS // 8] = streams.bit_length() - 1
 
-    def fill(self, parts: list[tuple[np.ndarray, int, int, int]]) -> None:
+    def fill(self, parts: list[tuple[Sequence[int] | np.ndarray, int, int, int]]) -> None:
         """Set the tokens of a run, part after part: ids, position of the first, address of the
         states, and for how many tokens at the end logits are wanted."""
         n = n_outputs = 0
         for ids, first, states, wanted in parts:
             end = n + len(ids)
-            self._ids[n:end] = ids
-            self._positions[n:end] = np.arange(first, first + len(ids))
-            self._ends[n:end] = first + len(ids) - 1
-            self._sequences[n:end] = states
-            self._rows[n_outputs : n_outputs + wanted] = np.arange(end - wanted, end)
+            if len(ids) == 1:  # without numpy, since little time should pass between two generated tokens
+                for array, value in zip(self._of_a_token, (int(ids[0]), first, first, states), strict=True):
+                    array[n] = value
+            else:
+                self._ids[n:end] = ids
+                self._positions[n:end] = np.arange(first, first + len(ids))
+                self._ends[n:end] = first + len(ids) - 1
+                self._sequences[n:end] = states
+            if wanted == 1:
+                self._row_of_a_token[n_outputs] = end - 1
+            else:
+                self._rows[n_outputs : n_outputs + wanted] = np.arange(end - wanted, end)
             n, n_outputs = end, n_outputs + wanted
-        self._fields[FIELDS["n_tokens"]] = n
-        self._fields[FIELDS["n_outputs"]] = n_outputs
+        self._words[FIELDS["n_tokens"]] = n
+        self._words[FIELDS["n_outputs"]] = n_outputs
 
 
 class Program:
@@ -81,6 +93,16 @@ class Workspace:
         self._private_bytes = max(p.plan.private_bytes for p in programs) + 4096
         self.shared = Arena(max(p.plan.shared_bytes for p in programs) + 4096, "the model's working memory")
         self._private: list[Arena] = []
+        self._rows: dict[tuple[int, int, int], np.ndarray] = {}
+
+    def rows(self, offset: int, stride: int, n: int) -> np.ndarray:
+        """The shared memory from ``offset`` on, in rows of ``stride`` bytes: the first n floats of each, [rows, n]."""
+        rows = self._rows.get((offset, stride, n))
+        if rows is None:
+            floats, size = self.shared.floats[offset // 4 :], stride // 4
+            whole = floats[: len(floats) // size * size].reshape(-1, size)
+            rows = self._rows[offset, stride, n] = whole[:, :n]
+        return rows
 
     def private(self, n_threads: int) -> list[int]:
         """Addresses of n_threads private arenas."""
@@ -90,4 +112,5 @@ class Workspace:
 
     def close(self) -> None:
         self._private.clear()
+        self._rows.clear()
         del self.shared

@@ -22,6 +22,8 @@ class RopeTable:
 
     def fill(self, length: int) -> None:
         """Make the rows of positions 0 .. length - 1 valid."""
+        if length <= self._filled:
+            return
         rows = self._table.reshape(self._n_ctx, 2, self.n_rot)
         while self._filled < length and self.n_rot:
             last = min(self._filled + _STEP, self._n_ctx)

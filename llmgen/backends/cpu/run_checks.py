@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from llmgen.backends.cpu.kernels.layout import MAX_COLUMNS
 from llmgen.backends.cpu.sequence import Sequence
 from llmgen.backends.cpu.states import StateLayout
@@ -15,19 +17,23 @@ def check_parts(parts: list[Part], role: Role, most_of_prompt: int, most_logits:
 
     most_of_prompt: the most tokens of a run of prompts; most_logits: the most of a run whose logits may be wanted.
     """
-    most = {"generated": MAX_COLUMNS, "guess": MAX_COLUMNS, "prompt": most_of_prompt}
-    if role not in most:
+    if role not in get_args(Role):
         raise UsageError(f"the role is {role!r}, expected 'generated', 'guess' or 'prompt'")
-    total = sum(len(part.ids) for part in parts)
-    if not 1 <= len(parts) <= MAX_PARTS or total > most[role]:
+    most = most_of_prompt if role == "prompt" else MAX_COLUMNS
+    total = n_logits = 0
+    fits = True
+    for part in parts:
+        total += len(part.ids)
+        n_logits += part.n_logits
+        fits = fits and 0 <= part.n_logits <= len(part.ids)
+    if not 1 <= len(parts) <= MAX_PARTS or total > most:
         raise UsageError(
             f"{len(parts)} sequences and {total} tokens, expected 1 to {MAX_PARTS} sequences of up to "
-            f"{most[role]} tokens together in the role {role!r}"
+            f"{most} tokens together in the role {role!r}"
         )
-    if len({id(part.seq) for part in parts}) != len(parts):
+    if len(parts) > 1 and len({id(part.seq) for part in parts}) != len(parts):
         raise UsageError("the same sequence was given twice, expected one part for each")
-    n_logits = sum(part.n_logits for part in parts)
-    if n_logits > most_logits or any(not 0 <= p.n_logits <= len(p.ids) for p in parts):
+    if n_logits > most_logits or not fits:
         raise UsageError(
             f"the logits of {n_logits} tokens were asked for, expected those of at most {most_logits}, "
             "and of no more than a sequence is given"

@@ -22,6 +22,8 @@ from llmgen.backends.cpu.kernels.sampling_arguments import (
     SAMPLING_KERNELS,
     STAGE_BYTES,
     STAGES,
+    Dry,
+    Penalties,
     Step,
 )
 from llmgen.backends.cpu.runtime.library import KernelLibrary
@@ -65,10 +67,13 @@ class _Room(threading.local):
         self.lengths = np.zeros(0, dtype=np.int32)
         self.table = _Table()  # of calls that need nothing else
 
-    def fit(self, n_vocab: int) -> None:
-        """Make room for a vocabulary."""
-        if n_vocab <= self.n_vocab:
-            return
+    def addresses_for(self, n_vocab: int) -> dict[str, int]:
+        """The memory for a vocabulary, by name: the same object until it had to grow."""
+        if n_vocab > self.n_vocab:
+            self._grow(n_vocab)
+        return self.addresses
+
+    def _grow(self, n_vocab: int) -> None:
         self.n_vocab = n_vocab
         blocks = -(-n_vocab // BLOCK)
         self.arrays: dict[str, NDArray[Any]] = {
@@ -129,6 +134,8 @@ class Chain:
         bias: NDArray[np.float64] | None = None,
     ) -> None:
         self._n_vocab = n_vocab
+        self.looks_back = any(isinstance(stage, (Penalties, Dry)) for stage in stages)
+        """Whether :meth:`choose` needs the tokens so far."""
         self._tokens = np.zeros(0, dtype=np.int64) if tokens is None else tokens
         self._bias = np.zeros(0) if bias is None else bias
         there = self._tokens < n_vocab
@@ -174,10 +181,10 @@ class Chain:
         ints, floats = self._table.ints, self._table.floats
         floats[_AT.u], floats[_AT.mu] = u, mu
         ints[_AT.xtc] = xtc
-        _room.fit(len(x))
-        if self._room_of is not _room.addresses:
-            self._room_of = _room.addresses
-            self._table.update(_room.addresses)
+        room = _room.addresses_for(len(x))
+        if self._room_of is not room:
+            self._room_of = room
+            self._table.update(room)
         if allowed is not None:
             allowed = np.ascontiguousarray(allowed)
         ints[_AT.allowed] = 0 if allowed is None else _address(allowed)
@@ -210,7 +217,7 @@ def head(x: Floats, k: int) -> tuple[NDArray[np.int64], float]:
     """The indices of the k best (at most ORDER) of float32 [n] in order, and ln sum e^x; raises as a step does."""
     assert k <= ORDER
     x = np.ascontiguousarray(x)
-    _room.fit(len(x))
+    _room.addresses_for(len(x))
     count = _function("choice:head")(_address(x), len(x), k, _room.table.address)
     floats = _room.table.floats
     if count < 0:

@@ -14,9 +14,10 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from typing import Protocol
+
+_RENEW_S = 0.1
 
 
 class Stoppable(Protocol):
@@ -28,29 +29,30 @@ class _Watcher:
     def __init__(self) -> None:
         self._team: Stoppable | None = None  # the one that the main thread runs
         self._sockets: tuple[socket.socket, socket.socket] | None = None
+        self._renewed = -_RENEW_S
 
-    @contextmanager
-    def watching(self, team: Stoppable) -> Iterator[None]:
-        """Stop this team at a signal that arrives in the block, if the main thread runs it.
+    def watch(self, team: Stoppable | None) -> Stoppable | None:
+        """Stop this team at a signal that arrives from now on, if the main thread runs it; returns the team so far.
 
         An earlier signal, whose handler has been called already, may stop it once too.
         """
         if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        self._listen()
+            return None
+        if team is not None:
+            self._listen()
         before, self._team = self._team, team
-        try:
-            yield
-        finally:
-            self._team = before
+        return before
 
     def _listen(self) -> None:
         """Direct signals to the thread below, unless someone else listens (a running asyncio loop, say).
 
-        Called before every run, because others (asyncio, prompt_toolkit) reset the
-        descriptor when they stop listening.
+        Renewed for every run, because others (asyncio, prompt_toolkit) reset the
+        descriptor when they stop listening, but not for each of many short ones: it takes several system calls.
         """
+        now = time.monotonic()
+        if now - self._renewed < _RENEW_S:
+            return
+        self._renewed = now
         if self._sockets is None:
             ours, theirs = socket.socketpair()
             theirs.setblocking(False)
@@ -73,7 +75,7 @@ class _Watcher:
             if before not in (-1, self._sockets[1].fileno()):
                 signal.set_wakeup_fd(before)
             self._sockets = None
-        self._team = None
+        self._team, self._renewed = None, -_RENEW_S
 
 
 WATCHER = _Watcher()
