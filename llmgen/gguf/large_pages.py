@@ -91,13 +91,14 @@ def supported() -> bool:
         return False
     try:
         enabled = "[never]" not in (_SETTINGS / "enabled").read_text()
-        return enabled and _page() <= PIECE
+        return enabled and page_bytes() <= PIECE
     except (OSError, ValueError):
         return False
 
 
 @cache
-def _page() -> int:
+def page_bytes() -> int:
+    """The size of a large page.  Only where they are :func:`supported`."""
     return int((_SETTINGS / "hpage_pmd_size").read_text())
 
 
@@ -105,7 +106,7 @@ def _pieces(file: MappedFile) -> list[tuple[MappedFile, int]]:
     """Where in the file its whole pieces begin, the last first; they are aligned in memory."""
     if not supported():
         return []
-    first = -file.address % _page()
+    first = -file.address % page_bytes()
     return [(file, at) for at in range(first, file.size - PIECE + 1, PIECE)][::-1]
 
 
@@ -115,7 +116,7 @@ def _move(file: MappedFile, at: int) -> None:
     After Ctrl-C in the middle the copy is lost, not freed: it may be in its place already, and its old address in use.
     """
     libc = _libc()
-    page = _page()
+    page = page_bytes()
     room = libc.mmap(None, PIECE + page, _READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if room == _FAILED:
         raise _error("mmap")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from llmgen.backends.cpu.checkpoints import Checkpoints
+from llmgen.backends.cpu.large_states import LargeStates
 from llmgen.backends.cpu.memory import anonymous
 from llmgen.backends.cpu.states import StateLayout
 from llmgen.errors import ContextFullError, LLMGenError
@@ -26,7 +27,10 @@ class Sequence:
         self._written = 0
         self.checkpoints = Checkpoints()
         self._memory: mmap.mmap | None = None
+        self._large: LargeStates | None = None
         self._data: np.ndarray | None = None
+        self.address = 0
+        """Of the states, as long as :meth:`memory` is held."""
         self._reserve()
 
     def _reserve(self) -> None:
@@ -38,6 +42,8 @@ class Sequence:
                 "which the system refuses; choose a smaller context (-c)"
             ) from error
         self._data = np.frombuffer(self._memory, dtype=np.uint8)
+        self.address = int(self._data.ctypes.data)
+        self._large = LargeStates(self._memory, self.address)
 
     # ---- appending tokens ------------------------------------------------------------
 
@@ -64,6 +70,8 @@ class Sequence:
     def begin_write(self, length: int) -> None:
         """Positions up to ``length`` are about to be written, which may overwrite the oldest keys of a window."""
         self._written = max(self._written, length)
+        if self._large is not None and length >= self._large.due:
+            self._large.grow(length, self._spans())
 
     def commit(self, n: int) -> None:
         """n more tokens are in the states."""
@@ -170,9 +178,13 @@ class Sequence:
     def filled(self) -> Iterator[np.ndarray]:
         """The parts of the memory that are in use, uint8, state by state."""
         memory = self.memory()
+        for first, last in self._spans():
+            yield memory[first:last]
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """Where in the memory they are, in bytes."""
         for state in self.layout.states:
-            for first, last in state.spans(0, self._written):
-                yield memory[first:last]
+            yield from state.spans(0, self._written)
 
     def checkpointed(self) -> Iterator[np.ndarray]:
         """The parts of the memory that a checkpoint copies, uint8, state by state."""
@@ -200,5 +212,5 @@ class Sequence:
 
     def close(self) -> None:
         """Give the memory back."""
-        self._data = None
+        self._data = self._large = None
         self._memory = None
