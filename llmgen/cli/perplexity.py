@@ -26,19 +26,23 @@ def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8; - reads stdin.")],
     n_ctx: Annotated[
         int | None,
-        typer.Option("-c", "--ctx", min=2, help="Tokens of a window.", show_default=f"{WINDOW}"),
+        typer.Option("-c", "--ctx", metavar="N", min=2, help="Tokens of a window.", show_default=f"{WINDOW}"),
     ] = None,
     stride: Annotated[
         int | None,
-        typer.Option("--stride", min=1, help="Sliding windows that start every so many tokens."),
+        typer.Option("--stride", metavar="N", min=1, help="Sliding windows, one every N tokens."),
     ] = None,
     chunks: Annotated[
-        int | None, typer.Option("--chunks", min=1, help="Use only the first N windows.")
+        int | None, typer.Option("--chunks", metavar="N", min=1, help="Use only the first N windows.")
     ] = None,
     threads: Annotated[
         int | None,
         typer.Option(
-            "-t", "--threads", help="Threads.", show_default="usable physical cores", envvar=THREADS_VARIABLE
+            *("-t", "--threads"),
+            metavar="N",
+            help="Threads.",
+            show_default="usable physical cores",
+            envvar=THREADS_VARIABLE,
         ),
     ] = None,
     json: JsonOption = False,
@@ -47,8 +51,8 @@ def command(
 ) -> None:
     """Print the mean negative log-likelihood and the perplexity of a text, with one standard error.
 
-    Without --stride as llama.cpp's llama-perplexity does it: chunks of -c tokens side by
-    side, of which the second half is scored. Ctrl-C prints the figure so far.
+    Without --stride the text is cut as by llama.cpp's llama-perplexity: into chunks of -c tokens,
+    of which the second half is scored. Ctrl-C prints the figure so far.
     """
     from llmgen.engine.perplexity import check_window, windows
 

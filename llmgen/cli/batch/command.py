@@ -57,7 +57,8 @@ def command(
         ),
     ] = None,
     slots: Annotated[
-        int, typer.Option("--slots", min=1, max=8, help="Answers computed at the same time.")
+        int,
+        typer.Option("--slots", metavar="N", min=1, max=8, help="Answers computed at the same time, 1 to 8."),
     ] = 8,
     system: SystemOption = None,
     raw: Annotated[

@@ -51,7 +51,7 @@ def command(
     model: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL",
+            metavar="MODEL...",
             help="Paths of .gguf files, or names that `llmgen list` shows.",
             autocompletion=complete_model,
             show_default=False,
@@ -84,7 +84,9 @@ def command(
     depths: Annotated[
         str, typer.Option("-d", "--depth", metavar="N,...", help="Tokens already in the context.")
     ] = "0",
-    repetitions: Annotated[int, typer.Option("-r", "--repetitions", min=1, help="Runs of each test.")] = 5,
+    repetitions: Annotated[
+        int, typer.Option("-r", "--repetitions", metavar="N", min=1, help="Runs of each test.")
+    ] = 5,
     threads: Annotated[
         str | None,
         typer.Option(
@@ -128,11 +130,11 @@ def command(
 ) -> None:
     """Measure prompt processing (pp) and generation (tg) in tokens per second.
 
-    The mean and the standard deviation of the repetitions; for generation also the
+    It prints the mean and the standard deviation of the repetitions; for generation also the
     bytes of weights read per second, their share of what plain reading reaches
-    on this machine with the same threads, and what storing keys and values and attending
-    to them take of a token's processor time. No text is sampled: the tokens are random.
-    With --draft or --lookup also how fast three texts are written with guesses and without.
+    on this machine with the same threads, and the shares of a token's processor time that storing
+    keys and values and attending to them take. No text is sampled: the tokens are random.
+    With --draft or --lookup it also measures how fast three texts are written with guesses and without.
     Ctrl-C ends it and keeps the tests that are done.
     """
     chosen = _format(form, json, as_csv)

@@ -86,7 +86,7 @@ def _described(number: int, entry: kept.Entry) -> dict[str, Any]:
     }
 
 
-@app.command("search", short_help="Find the messages that hold some words.")
+@app.command("search", short_help="Find the messages that contain all of some words.")
 def search(
     words: Annotated[list[str], typer.Argument(metavar="WORD...", help="What a message must hold.")],
     json: JsonOption = False,

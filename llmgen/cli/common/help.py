@@ -199,7 +199,7 @@ def _help(parameter: Any, context: Any) -> str:
     record = parameter.get_help_record(context)
     text = str(record[1]) if record else str(parameter.help or "")
     text = _RANGE.sub("", text.replace("  [required]", ""))
-    return re.sub(r"default: \((.*?)\)\]", r"default: \1]", text)
+    return re.sub(r"default: \((.*?)\)([\];])", r"default: \1\2", text)
 
 
 def _section(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:

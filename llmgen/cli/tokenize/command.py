@@ -53,7 +53,7 @@ def command(
     """Show the tokens of a text: each id with the piece of text it stands for.
 
     The number of tokens goes to stderr. On a terminal, colours show where tokens
-    begin and end. With --decode the other way: ids, separated by spaces or commas,
+    begin and end. --decode is the way back: ids, separated by spaces or commas,
     become the text they spell.
     """
     _check(
