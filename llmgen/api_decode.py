@@ -56,8 +56,7 @@ class KeptReadings:
         readings = self._model.readings
         if readings.news:
             readings.news = False
-            before = kept_readings(self._path, self._key, self._n_buckets, self._interval)
-            keep_readings(self._path, self._key, {**before, **readings.measured}, self._n_buckets)
+            keep_readings(self._path, self._key, readings.measured, self._n_buckets, self._interval)
 
 
 def settle_readings(

@@ -13,6 +13,7 @@ import os
 import secrets
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -187,17 +188,35 @@ def made_in(folder: Path, make: Callable[[], _Made]) -> _Made:
     return make()
 
 
+class _Held(threading.local):
+    """The locks that a thread has waited for and holds."""
+
+    def __init__(self) -> None:
+        self.paths: set[Path] = set()
+
+
+_held = _Held()
+
+
 @contextmanager
 def folder_lock(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
     """The same, but wait while another process holds it, and call ``waiting`` repeatedly meanwhile.
 
     Yields True under the lock, and False if the file system has no locks (the caller must
-    then not touch what may belong to another process).
+    then not touch what may belong to another process), or if this very thread holds it: an object that is
+    garbage may be closed in the middle of anything, and would wait for ever.
     """
+    if path in _held.paths:
+        yield False
+        return
     while True:
         with try_folder_lock(path) as state:
             if state != "taken":
-                yield state == "held"
+                _held.paths.add(path)
+                try:
+                    yield state == "held"
+                finally:
+                    _held.paths.discard(path)
                 return
         waiting()
         time.sleep(_POLL_SECONDS)

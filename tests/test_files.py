@@ -13,7 +13,7 @@ from typing import IO
 import pytest
 
 from llmgen import files
-from llmgen.files import naming, replacing, try_lock
+from llmgen.files import folder_lock, naming, replacing, try_lock
 
 posix = pytest.mark.skipif(os.name == "nt", reason="POSIX locks, modes and signals")
 
@@ -172,3 +172,17 @@ def test_many_writers_leave_one_whole_file(tmp_path: Path) -> None:
 def test_a_lock_is_held_once(tmp_path: Path) -> None:
     with open(tmp_path / "lock", "wb") as one, open(tmp_path / "lock", "wb") as two:
         assert [try_lock(one), try_lock(two)] == ["held", "taken"]
+
+
+def test_a_thread_does_not_wait_for_a_lock_of_its_own(tmp_path: Path) -> None:
+    """As when the garbage collector closes an object in the middle of the work of another one."""
+    path = tmp_path / "lock"
+    with (
+        folder_lock(path, lambda: None) as first,
+        folder_lock(path, lambda: pytest.fail("it waits")) as second,
+    ):
+        assert not second
+        assert path.exists()
+    with folder_lock(path, lambda: None) as again:
+        assert again == first
+    assert names(tmp_path) == []

@@ -35,6 +35,10 @@ def kept_readings(path: Path, key: str, n_buckets: int, interval: float) -> dict
     except LLMGenError as error:
         _log.debug("no measured decode plan: %s", error)
         return {}
+    return _holding(entries, key, n_buckets, interval)
+
+
+def _holding(entries: list[dict[str, Any]], key: str, n_buckets: int, interval: float) -> dict[int, Measured]:
     for entry in entries:
         found = _measured(entry, n_buckets) if entry.get("key") == key else None
         if found is not None and 0 <= time.time() - entry["measured"] < interval:
@@ -42,12 +46,19 @@ def kept_readings(path: Path, key: str, n_buckets: int, interval: float) -> dict
     return {}
 
 
-def keep_readings(path: Path, key: str, measured: dict[int, Measured], n_buckets: int) -> None:
-    """Put readings into the file, in place of earlier ones.  Raises LLMGenError if it cannot be written."""
-    buckets = [_as_dict(measured.get(bucket)) for bucket in range(n_buckets)]
-    with changing(path):
+def keep_readings(
+    path: Path, key: str, measured: dict[int, Measured], n_buckets: int, interval: float = 0.0
+) -> None:
+    """Put readings into the file, beside those of other buckets that were measured within ``interval`` seconds.
+
+    Raises LLMGenError if it cannot be written.
+    """
+    with changing(path):  # another program may have just added a bucket
         content = read_content(path)
-        others = [entry for entry in _entries(content) if entry.get("key") != key]
+        entries = _entries(content)
+        found = {**_holding(entries, key, n_buckets, interval), **measured}
+        buckets = [_as_dict(found.get(bucket)) for bucket in range(n_buckets)]
+        others = [entry for entry in entries if entry.get("key") != key]
         entry = {"key": key, "measured": time.time(), "buckets": buckets}
         write_content(path, {**content, "decode": [entry, *others][:MOST_ENTRIES]})
 

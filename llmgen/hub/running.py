@@ -135,11 +135,13 @@ def _read(path: Path) -> Process | None:
             if state == "held" or (state == "unsupported" and not _exists(pid)):
                 if is_at(
                     file, path
-                ):  # otherwise its process ended meanwhile, and opened a new file of that name
+                ):  # otherwise its process ended meanwhile, and opened a new one of that name
                     path.unlink()
                 return None
             file.seek(1)
             data = read_bounded(file, _MOST_BYTES) or b""
+            if not is_at(file, path):  # its process has ended, or another `ps` has just removed what one left
+                return None
         head, _, counters = data.partition(b"\n")
         about = json.loads(head)
         return Process(

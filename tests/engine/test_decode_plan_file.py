@@ -94,6 +94,15 @@ def test_what_is_kept_at_the_same_time_is_all_there(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["plans.json"]
 
 
+def test_a_bucket_that_another_program_has_just_added_stays(tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    keep_readings(path, "a", {1: FOUND[0]}, 3, 60)
+    keep_readings(path, "a", {2: FOUND[0]}, 3, 60)  # by a program that found nothing when it began
+    assert kept_readings(path, "a", 3, 60) == {1: FOUND[0], 2: FOUND[0]}
+    keep_readings(path, "a", {0: FOUND[0]}, 3)  # what is older than no time at all is left out
+    assert kept_readings(path, "a", 3, 60) == {0: FOUND[0]}
+
+
 def test_a_file_of_something_else_is_neither_used_nor_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
     path.write_text("{}")

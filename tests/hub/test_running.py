@@ -88,6 +88,24 @@ def test_a_model_that_is_opened_again_while_somebody_looks_stays_listed(
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX locks")
+def test_what_another_ps_is_just_removing_is_not_listed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = registered("run", Path("a"))
+    left.__enter__()
+
+    def lock_late(file: IO[bytes]) -> str:
+        """The other one has locked the file that a killed process left, and removes it."""
+        for path in folder.iterdir():
+            path.unlink()
+        return "taken"
+
+    monkeypatch.setattr(running, "try_lock", lock_late)
+    assert processes() == []
+    left.__exit__(None, None, None)
+
+
 def test_several_models_in_one_process() -> None:
     with registered("run", Path("a")), registered("run", Path("b")):
         assert [Path(process.path) for process in processes()] == [Path("a").absolute(), Path("b").absolute()]

@@ -46,7 +46,7 @@ class Journal:
         if it cannot be written.
         """
         self.path = part_of(out)
-        self._out = out
+        self._out, self._overwrite = out, overwrite
         self._places: dict[int, tuple[int, str, str]] = {}  # input line -> offset, hash, finish_reason
         self._header = json.loads(json_line({"llmgen_batch": _FORMAT, **depends_on}))
         self._file = self._opened()
@@ -111,11 +111,16 @@ class Journal:
         self._places[number] = (start, digest, str(answer.get("finish_reason")))
 
     def finish(self, lines: Iterable[tuple[int, str]]) -> None:
-        """Write OUT from the answers to these lines (number, hash), in this order, and remove OUT.part."""
+        """Write OUT from the answers to these lines (number, hash), in this order, and remove OUT.part.
+
+        Raises OSError, and UsageError where OUT exists by now and is not to be overwritten; OUT.part then stays.
+        """
         with replacing(self._out, 0o666) as file:
             for number, digest in lines:
                 if (number, digest) in self:
                     file.write(json_line(self._answer(self._places[number][0])).encode() + b"\n")
+            if not self._overwrite:  # another program may have written a file of that name meanwhile
+                refuse_existing(self._out)
         self._remove()
 
     def close(self) -> None:

@@ -252,3 +252,19 @@ def test_input_lines_keep_their_numbers(tmp_path: Path) -> None:
     assert found[0].digest == line_hash(b'"a"')
     assert identity(Line(0, "", b"[" * 100_000)) == {"line": 1}
     assert identity(Line(0, "", b'{"id": ' + b"[" * 500 + b"]" * 500 + b"}")) == {"line": 1}
+
+
+def test_a_file_that_another_program_has_written_meanwhile_stays(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    journal = Journal(out, OPTIONS, overwrite=False)
+    journal.add(0, "a", {"text": "mine"})
+    out.write_text("another program's")
+    with pytest.raises(UsageError, match="out exists; give another name, or --overwrite"):
+        journal.finish([(0, "a")])
+    journal.close()
+    assert out.read_text() == "another program's"
+    again = Journal(out, OPTIONS)  # with --overwrite; nothing is computed again
+    assert (0, "a") in again
+    again.finish([(0, "a")])
+    assert json.loads(out.read_text()) == {"text": "mine"}
+    assert sorted(os.listdir(tmp_path)) == ["out"]

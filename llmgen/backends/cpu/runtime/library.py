@@ -39,6 +39,8 @@ Claim = Callable[[str], AbstractContextManager[str]]
 
 _COMPLAINT_LINES = 50
 _POLL_SECONDS = 0.05
+_PATIENCE_SECONDS = 180.0
+"""How long a kernel that another process has claimed is waited for: that one may be stopped (Ctrl-Z)."""
 
 
 class KernelLibrary:
@@ -261,6 +263,9 @@ class _Work:
         self._level, self._keep, self._claim = level, keep, claim
         self._lock = threading.Lock()
         self._stopped = False
+        self._waits: dict[
+            str, float
+        ] = {}  # since when a kernel has been found to be claimed by another process
         self.n_done = 0
         self.failures: list[str] = []
         self.error: Exception | None = None
@@ -278,15 +283,14 @@ class _Work:
         child: _Compiler | None = None
         while (name := self._next()) is not None:
             with self._claim(name) as state:
-                if state == "free":
+                if state == "free" or (state == "taken" and self._is_overdue(name)):
                     child = child or self._new_child()
                     self._take(name, child.compile(name) if child else None)
                 elif state == "stored":
                     self._count()
                 else:
                     self._queue.append(name)
-            if state == "taken":
-                time.sleep(_POLL_SECONDS)
+                    time.sleep(_POLL_SECONDS)
         if child:
             child.done()
 
@@ -301,6 +305,10 @@ class _Work:
         with self._lock:
             going = self._queue and not self.failures and not self.error and not self._stopped
             return self._queue.popleft() if going else None
+
+    def _is_overdue(self, name: str) -> bool:
+        """Whether another process has taken too long; compiling the kernel twice does no harm."""
+        return time.monotonic() - self._waits.setdefault(name, time.monotonic()) >= _PATIENCE_SECONDS
 
     def _new_child(self) -> _Compiler | None:
         with self._lock:

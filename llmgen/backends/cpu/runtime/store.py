@@ -15,6 +15,7 @@ import shutil
 import stat
 import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 from llmgen.backends.cpu.runtime.cpu import target
@@ -177,8 +178,10 @@ def _prepare(folder: Path, follow: bool) -> str | None:
 
 def _empty(folder: Path) -> None:
     """Remove everything that others could have put there."""
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    while paths := list(folder.iterdir()):
+        for path in paths:
+            with suppress(FileNotFoundError):  # another process is removing it, too
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()

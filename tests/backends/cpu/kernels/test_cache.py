@@ -69,6 +69,25 @@ def test_an_open_folder_is_closed_and_what_was_in_it_is_gone(root: Path, code: b
 
 
 @posix
+@pytest.mark.filterwarnings("error")
+def test_an_open_folder_is_emptied_by_two_processes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, unlink = root / "kernels", Path.unlink
+    folder.mkdir(parents=True)
+    (folder / "strange").touch()
+    folder.chmod(0o777)
+
+    def unlink_late(path: Path, missing_ok: bool = False) -> None:
+        unlink(path)  # the other one was faster
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink_late)
+    written = writable_store()
+    assert written is not None
+    assert written.folder == folder
+    assert list(folder.iterdir()) == []
+
+
+@posix
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_what_others_may_have_changed_inside_is_not_read(what: str, root: Path, code: bytes) -> None:
     """In a folder that all may read, as in a container; it is closed when something is stored there again."""

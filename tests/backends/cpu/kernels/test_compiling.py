@@ -66,6 +66,24 @@ def test_a_kernel_that_another_process_compiles_is_waited_for(
     assert objects(root) == []
 
 
+def test_a_kernel_that_another_process_keeps_too_long_is_compiled_here(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one may be stopped with Ctrl-Z."""
+    monkeypatch.setattr(library, "_PATIENCE_SECONDS", 0.0)
+    no_compiler(
+        monkeypatch,
+        "import sys; [print(line.strip(), '3\\nabc', end='', flush=True) for line in sys.stdin]",
+    )
+    kept: list[str] = []
+    claim = partial(library._claim, writable_store(), LEVEL)
+    with claim(KERNEL):
+        library._compile_in_children(
+            [KERNEL], LEVEL, lambda done, total: None, lambda name, _: kept.append(name), claim
+        )
+    assert kept == [KERNEL]
+
+
 HOLD = """
 import os, time
 from pathlib import Path
