@@ -255,6 +255,8 @@ class Model:
             self.on_run(role, n_tokens, seconds)
         if role != "prompt":
             self.weight_memory.after(seconds)
+            for part in parts:
+                part.seq.after_step(seconds / len(parts))
         del memories
         return self._logits(program, n_logits)
 

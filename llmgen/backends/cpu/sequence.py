@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from llmgen.backends.cpu.checkpoints import Checkpoints
-from llmgen.backends.cpu.large_states import LargeStates
+from llmgen.backends.cpu.large_states import FIRST_LENGTH, LargeStates
 from llmgen.backends.cpu.memory import anonymous
 from llmgen.backends.cpu.states import StateLayout
 from llmgen.errors import ContextFullError, LLMGenError
@@ -70,13 +70,16 @@ class Sequence:
     def begin_write(self, length: int) -> None:
         """Positions up to ``length`` are about to be written, which may overwrite the oldest keys of a window."""
         self._written = max(self._written, length)
-        if self._large is not None and length >= self._large.due:
-            self._large.grow(length, self._spans())
 
     def commit(self, n: int) -> None:
         """n more tokens are in the states."""
         self.length += n
         self.begin_write(self.length)
+
+    def after_step(self, seconds: float) -> None:
+        """A generated token took so long: part of that may go into making the next ones faster."""
+        if self.length >= FIRST_LENGTH and self._large is not None:
+            self._large.after(seconds, self.length, self._spans)
 
     # ---- going back -----------------------------------------------------------------
 
