@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from llmgen.backends.cpu.dry_run import dry_run
 from llmgen.backends.cpu.kernels.kv import attention_kernel, store_kernel
@@ -21,6 +22,7 @@ from llmgen.engine.kv_plan import (
     CANDIDATES,
     REFERENCE,
     Candidate,
+    Open,
     Plan,
     Report,
     check_passed,
@@ -60,45 +62,50 @@ def plan_for(
     if not layout.bytes_per_token:
         return nothing_to_choose(layout.n_ctx)
     threads = default_threads() if n_threads is None else n_threads
-    budget = _budget(config)
-    path = config.plan_path or default_file()
+    budget, path = _budget(config), config.plan_path or default_file()
     where = machine(target().level, threads)
     key = plan_key(fingerprint(file), where, layout.n_ctx, config, rope_scaling)
-
-    def kept_one() -> Plan | None:
-        plan = None
-        with _needed_if_named(config):
-            plan = None if again else kept(path, key, budget, config)
-        if plan is None:
-            return None
-        _log.debug("KV cache %s, from %s: %s", plan.chosen, path, plan.reason)
-        return check_passed(plan, config)
-
-    @contextmanager
-    def opened(kinds: KVCacheConfig) -> Iterator[Model]:
-        # weights that moved between the runs would favour the kinds that are measured last
-        model = Model.load(*(file, layout.n_ctx, threads, kinds), rope_scaling=rope_scaling, load="mmap")
-        try:
-            yield model
-        finally:
-            model.close()
-
-    if (plan := kept_one()) is not None:
+    plan = None if again else _kept(path, key, budget, config)
+    if plan is not None:
         return plan
-    with ExitStack() as stack:
-        with _needed_if_named(config):
-            stack.enter_context(measuring_alone(path))
-        if (plan := kept_one()) is not None:  # from the process that measured meanwhile
+    with _measuring(path, config, report):
+        plan = None if again else _kept(path, key, budget, config)  # by the process that measured meanwhile
+        if plan is not None:
             return plan
         sized = _sized(layout, budget)
         KernelLibrary.for_level(None).require(_kernels([c.kinds for c in sized if c.fits]), progress)
         what = probe(tokenizer(), decoder.vocab_size, layout.n_ctx, config.probe_tokens, config.probe_steps)
+        opened = _opening(file, layout.n_ctx, threads, rope_scaling)
         plan = choose(opened, sized, what, layout.n_ctx, budget, config, report)
         try:
             keep(path, key, config, plan)
         except LLMGenError as error:
             warn_not_kept(error)
     return check_passed(plan, config)
+
+
+def _kept(path: Path, key: str, budget: int | None, config: KVAutoConfig) -> Plan | None:
+    """The kept plan that holds."""
+    plan = None
+    with _needed_if_named(config):
+        plan = kept(path, key, budget, config)
+    if plan is None:
+        return None
+    _log.debug("KV cache %s, from %s: %s", plan.chosen, path, plan.reason)
+    return check_passed(plan, config)
+
+
+@contextmanager
+def _measuring(path: Path, config: KVAutoConfig, report: Report) -> Iterator[None]:
+    """While no other process measures."""
+
+    def waiting() -> None:
+        report(None, 0, 0)
+
+    with ExitStack() as stack:
+        with _needed_if_named(config):
+            stack.enter_context(measuring_alone(path, waiting))
+        yield
 
 
 @contextmanager
@@ -110,6 +117,21 @@ def _needed_if_named(config: KVAutoConfig) -> Iterator[None]:
         if config.plan_file is not None:
             raise
         _log.debug("measuring without a plan file: %s", error)
+
+
+def _opening(file: GGUFFile, n_ctx: int, n_threads: int, rope_scaling: str | None) -> Open:
+    """How the model is opened with a cache of given kinds, to be measured."""
+
+    @contextmanager
+    def opened(kinds: KVCacheConfig) -> Iterator[Model]:
+        # weights that moved between the runs would favour the kinds that are measured last
+        model = Model.load(file, n_ctx, n_threads, kinds, rope_scaling=rope_scaling, load="mmap")
+        try:
+            yield model
+        finally:
+            model.close()
+
+    return opened
 
 
 def _sized(layout: StateLayout, budget: int | None) -> list[Candidate]:

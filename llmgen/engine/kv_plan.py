@@ -36,8 +36,9 @@ REFERENCE = CANDIDATES[0]
 SPEED_STEPS = 8
 
 Open = Callable[[KVCacheConfig], AbstractContextManager[ModelLike]]
-Report = Callable[[KVCacheConfig, int, int], object]
-"""Called with a candidate that is about to be measured, its number from 0, and how many there are."""
+Report = Callable[[KVCacheConfig | None, int, int], object]
+"""Called with a candidate that is about to be measured, its number from 0, and how many there are; and with None
+while another program measures and this one waits for it."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,7 @@ def choose(
 def check_passed(plan: Plan, config: KVAutoConfig) -> Plan:
     """The plan.  Raises LLMGenError with ``config.strict`` where what was chosen does not pass."""
     if config.strict and not plan.passed:
-        raise LLMGenError(
-            f"no KV cache kind that fits passes: {plan.reason}; allow more, or leave --kv-strict out"
-        )
+        raise LLMGenError(f"KV cache: {plan.reason}; allow more, or leave --kv-strict out")
     return plan
 
 
@@ -149,9 +148,9 @@ def _best(measured: list[Candidate]) -> tuple[Candidate, str]:
             f"the fastest of {len(passing)} that fit and pass, {1000 * (chosen.step_seconds or 0):.2f} ms a token"
         )
     chosen = min(measured, key=lambda c: c.quality.mean_kl if c.quality else float("inf"))
-    return (
-        chosen,
-        f"none passes; {chosen.kinds} has the least mean KL and fails by {'; '.join(chosen.failed)}",
+    return chosen, (
+        f"no kind that fits passes the gates, and {chosen.kinds}, which has the least mean KL, fails: "
+        f"{', '.join(chosen.failed)}"
     )
 
 

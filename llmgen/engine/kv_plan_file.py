@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,29 +86,30 @@ def kept(path: Path, key: str, budget: int | None, config: KVAutoConfig) -> Plan
 
 
 @contextmanager
-def measuring_alone(path: Path) -> Iterator[None]:
+def measuring_alone(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Wait until no other process measures for this file, and be the only one that does for the length of the block.
 
-    The lock of a process that dies is free.  Raises LLMGenError where the file could not be written.
+    The lock of a process that dies is free.  ``waiting`` is called again and again meanwhile.  Raises LLMGenError
+    where the file could not be written.
     """
-    with _locked(path, "lock"):
+    with _locked(path, "lock", waiting):
         yield
 
 
 @contextmanager
 def changing(path: Path) -> Iterator[None]:
     """The same for the moment in which entries are added to what the file holds, so that none gets lost."""
-    with _locked(path, "edit"):
+    with _locked(path, "edit", lambda: None):
         yield
 
 
 @contextmanager
-def _locked(path: Path, ending: str) -> Iterator[None]:
+def _locked(path: Path, ending: str, waiting: Callable[[], None]) -> Iterator[None]:
     if str(path).startswith("~"):  # no home is known: this would be a folder of that name right here
         raise _cannot_write(path, OSError("no home folder is known"))
     with ExitStack() as stack:
         try:
-            stack.enter_context(folder_lock(path.with_name(f"{path.name}.{ending}"), lambda: None))
+            stack.enter_context(folder_lock(path.with_name(f"{path.name}.{ending}"), waiting))
         except (OSError, ValueError) as error:  # ValueError: no path
             raise _cannot_write(path, error) from error
         yield

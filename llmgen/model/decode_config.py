@@ -112,7 +112,7 @@ class DecodeConfig:
         if not 1 <= len(lengths) <= _MOST_BUCKETS or buckets != tuple(sorted(set(lengths))):
             raise UsageError(
                 f"buckets must be up to {_MOST_BUCKETS} context lengths from 1 token up, each longer than the one "
-                f"before, not {shown(buckets)} (--decode-buckets)"
+                f"before, not {_listed(buckets)} (--decode-buckets)"
             )
 
     @classmethod
@@ -132,3 +132,10 @@ class DecodeConfig:
             return DecodePlan((RULE,) * (len(borders) + 1), borders, adapts=True)
         together = 1 if self.plan == "none" else self.q_chunk or MOST_TOGETHER
         return DecodePlan((Reading(together),), local_window=self.local_window or 0)
+
+
+def _listed(buckets: object) -> str:
+    """What was given as buckets: a few numbers as they are typed."""
+    if isinstance(buckets, tuple) and 1 <= len(buckets) <= 2 * _MOST_BUCKETS:
+        return ",".join(shown(length, 20) for length in buckets)
+    return shown(buckets)

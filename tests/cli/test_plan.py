@@ -94,10 +94,10 @@ def test_run_takes_the_plan(model: str, tmp_path: Path) -> None:
         "run", model, "ab", "--raw", "-n", "2", "--seed", "1", "--kv-type", "auto", *options, timeout=600
     )
     assert done.returncode == 0, done.stderr
-    assert "warning: KV cache: none passes" in done.stderr
+    assert "warning: KV cache: no kind that fits passes the gates" in done.stderr
     assert "mean KL" in done.stderr
     says = refused(llmgen("run", model, "ab", "--raw", "--kv-type", "auto", *options, "--kv-strict"), 1)
-    assert "no KV cache kind that fits passes" in says
+    assert "error: KV cache: no kind that fits passes the gates" in says
 
 
 def test_wrong_options(model: str, tmp_path: Path) -> None:

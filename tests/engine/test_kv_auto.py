@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,15 +73,16 @@ def test_what_another_process_measured_meanwhile_is_taken(
     file.unlink()
 
     @contextmanager
-    def waiting(at: Path) -> Iterator[None]:
+    def meanwhile(at: Path, waiting: Callable[[], None]) -> Iterator[None]:
         assert at == file
+        waiting()
         file.write_bytes(measured)  # by the process that this one waited for
         yield
 
-    monkeypatch.setattr(api_kv, "measuring_alone", waiting)
+    monkeypatch.setattr(api_kv, "measuring_alone", meanwhile)
     again, told = opened(path, kv_type="auto")
     with again:
-        assert (told, again.kv_plan) == ([], plan)
+        assert (told, again.kv_plan) == (["None"], plan)
 
 
 def test_a_budget_leaves_out_what_is_too_large(path: Path, tmp_path: Path) -> None:

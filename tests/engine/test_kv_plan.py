@@ -177,9 +177,12 @@ def test_what_does_not_fit_is_not_measured() -> None:
     plan = chosen(Q4)
     assert [candidate.quality is None for candidate in plan.candidates] == [True, True, False]
     assert (plan.chosen, plan.passed) == (Q4, False)
-    assert "none passes; q4_0" in plan.reason
+    assert "no kind that fits passes the gates, and q4_0, which has the least mean KL, fails: " in plan.reason
     assert "mean KL" in plan.reason
-    with pytest.raises(LLMGenError, match="no KV cache kind that fits passes: .*mean KL.*--kv-strict"):
+    with pytest.raises(
+        LLMGenError,
+        match="^KV cache: no kind that fits passes .*, mean KL .*; allow more, or leave --kv-strict out",
+    ):
         check_passed(plan, KVAutoConfig(strict=True))
     assert check_passed(plan, KVAutoConfig()) is plan
     with pytest.raises(
@@ -263,14 +266,29 @@ def test_a_kept_plan_is_the_plan(tmp_path: Path) -> None:
     }
 
 
+def _never() -> None:
+    pytest.fail("nobody else measures")
+
+
 def test_one_process_measures_at_a_time(tmp_path: Path) -> None:
     lock = tmp_path / "folder" / "plans.json.lock"
-    with measuring_alone(tmp_path / "folder" / "plans.json"), try_folder_lock(lock) as state:
+    path = tmp_path / "folder" / "plans.json"
+    with measuring_alone(path, _never), try_folder_lock(lock) as state:
         assert state == "taken"
     assert not lock.exists()
+
+    class StillMeasuring(Exception):
+        pass
+
+    def waiting() -> None:
+        raise StillMeasuring
+
+    with measuring_alone(path, _never), pytest.raises(StillMeasuring):
+        with measuring_alone(path, waiting):
+            pytest.fail("another one is measuring")
     (tmp_path / "file").touch()
     with pytest.raises(LLMGenError, match="cannot write the plan file .*--kv-plan"):
-        with measuring_alone(tmp_path / "file" / "plans.json"):
+        with measuring_alone(tmp_path / "file" / "plans.json", _never):
             pytest.fail("there is no such folder")
 
 

@@ -102,6 +102,13 @@ def reading(model: Model, length: int) -> dict[str, Any]:
     return {"decode_reading": {**vars(found), "measured": measured}}
 
 
+def cache_kinds(llm: LLM) -> dict[str, Any]:
+    """Of what kinds the KV cache is, and if that was measured with what result, as a part of a JSON object."""
+    plan = llm.kv_plan
+    result = {} if plan is None else {"kv_plan": {"passed": plan.passed, "reason": plan.reason}}
+    return {"kv_type": llm.model.kv_type, **result}
+
+
 def warn_of_plan(plan: Plan | None) -> None:
     """Say so if the kind of KV cache that was chosen fails a gate."""
     if plan is not None and not plan.passed:
@@ -136,11 +143,17 @@ def in_use(path: Path, model: Model) -> Iterator[None]:
 
 @contextmanager
 def measuring() -> Iterator[Callable[[object, int, int], None]]:
-    """Show which kind of KV cache is being measured: a bar on a terminal, else one line."""
+    """Show that kinds of KV cache are being measured, here or by another program: a bar on a terminal, else one line."""
     bar: Bar | None = None
+    waits = False
 
     def report(kinds: object, done: int, total: int) -> None:
-        nonlocal bar
+        nonlocal bar, waits
+        if kinds is None:
+            if not waits:
+                note("waiting for another llmgen, which measures KV cache kinds")
+            waits = True
+            return
         if bar is None:
             bar = Bar(_MEASURING, total)
             if not can_draw():

@@ -17,7 +17,7 @@ from llmgen import __version__
 from llmgen.cli.common import exits
 from llmgen.cli.common.config import RUNS, Given, Origin, given
 from llmgen.cli.common.help import ARGUMENTS
-from llmgen.cli.common.loading import local_window, reading
+from llmgen.cli.common.loading import cache_kinds, local_window, reading
 from llmgen.cli.run.answers import SEPARATOR
 from llmgen.cli.terminal.output import note, print_json, say
 from llmgen.errors import UsageError
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 def head(given: Given, llm: LLM, sampling: SamplingParams, result: GenerationResult) -> dict[str, Any]:
-    """What a run's JSON begins with, so that the run can be repeated; for a single run only how it read the cache.
+    """What a run's JSON begins with, so that the run can be repeated; for a single run only what its cache was like.
 
     Name, version, model and all options in effect, under their names in an options file;
     ``fingerprint`` distinguishes models of the same name.
     """
     if given.run is None:
         length = result.prompt_tokens + result.completion_tokens
-        return {**local_window(llm.model), **reading(llm.model, length)}
+        return {**cache_kinds(llm), **local_window(llm.model), **reading(llm.model, length)}
     used = {
         "ctx": llm.n_ctx,
         "kv-type": llm.model.layout.kv_type,
