@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmgen.api_chat import ChatCalls
+from llmgen.arguments import whole_number
 from llmgen.engine.aio import generate_async, stream_async
-from llmgen.engine.arguments import whole_number
 from llmgen.engine.batch import MAX_SLOTS, Batch, generate_all
 from llmgen.engine.beams import Beam, BeamOptions, BeamSearch
 from llmgen.engine.events import GenerationEvent, GenerationResult

@@ -13,10 +13,10 @@ from llmgen import hub
 from llmgen.api_decode import KeptReadings
 from llmgen.api_kv import resolved
 from llmgen.api_speculation import OpenDraft
+from llmgen.arguments import checked_function
 from llmgen.backends.cpu.memory import available_bytes
 from llmgen.backends.cpu.model import Model
 from llmgen.backends.cpu.weight_memory import Load
-from llmgen.engine.arguments import checked_function
 from llmgen.engine.kv_plan import Plan
 from llmgen.engine.prompt import Prompt, prompt_ids
 from llmgen.engine.sequence_state import OnPrompt, Reuse

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import cast
 
-from llmgen.engine.arguments import checked_function
+from llmgen.arguments import checked_function
 from llmgen.engine.events import Ending, GenerationEvent, GenerationResult
 from llmgen.engine.interfaces import ModelLike, TokenizerLike
 from llmgen.engine.prompt import check_prompt

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmgen.engine.arguments import whole_number, yes_or_no
+from llmgen.arguments import whole_number, yes_or_no
 from llmgen.engine.endings import EndingRules
 from llmgen.engine.events import Ending, GenerationResult, Timings
 from llmgen.engine.interfaces import ModelLike, TokenizerLike

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from llmgen.engine.arguments import checked_function, whole_number
+from llmgen.arguments import checked_function, whole_number
 from llmgen.engine.completion import Completion
 from llmgen.engine.events import Ending, GenerationEvent
 from llmgen.engine.guessing import guess

@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Never
 from weakref import ref
 
-from llmgen.engine.arguments import checked_function, whole_number
+from llmgen.arguments import checked_function, whole_number
 from llmgen.engine.completion import Completion
 from llmgen.engine.events import GenerationResult
 from llmgen.engine.interfaces import ModelLike, TokenizerLike

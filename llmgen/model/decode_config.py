@@ -5,18 +5,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from llmgen.arguments import whole_number
 from llmgen.errors import UsageError, shown
 
 PLANS = ("none", "auto", "fixed")
 MOST_TOGETHER = 8
 """Tokens of a run in the generated role."""
-
-
 STREAMS = (1, 2, 4, 8)
 """In how many streams the keys and values of the next block may be asked for."""
 BUCKETS = (512, 2048)
 """The longest short context, and the longest of middle length."""
 _MOST_BUCKETS = 8
+_LONGEST = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class DecodeConfig:
     plan: str = "auto"
     q_chunk: int | None = None
     local_window: int | None = None
-    buckets: tuple[int, ...] | None = None
+    buckets: tuple[int, ...] | list[int] | None = None
 
     def __post_init__(self) -> None:
         if self.plan not in PLANS:
@@ -92,28 +92,15 @@ class DecodeConfig:
             value = getattr(self, name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise UsageError(
-                    f"{name} must be a whole number from 1 to {most}, not {shown(value)} ({flag})"
-                )
+            object.__setattr__(self, name, whole_number(f"{name} ({flag})", value, 1, most))
             if self.plan != "fixed":
                 raise UsageError(f"{flag} goes with --decode-plan fixed; add that, or leave {flag} out")
         if self.buckets is not None:
-            self._check_buckets(self.buckets)
-
-    def _check_buckets(self, buckets: object) -> None:
-        if self.plan != "auto":
-            raise UsageError(
-                "--decode-buckets goes with --decode-plan auto; choose that, or leave --decode-buckets out"
-            )
-        lengths = (
-            [n for n in buckets if type(n) is int and 1 <= n < 1 << 40] if isinstance(buckets, tuple) else []
-        )
-        if not 1 <= len(lengths) <= _MOST_BUCKETS or buckets != tuple(sorted(set(lengths))):
-            raise UsageError(
-                f"buckets must be up to {_MOST_BUCKETS} context lengths from 1 token up, each longer than the one "
-                f"before, not {_listed(buckets)} (--decode-buckets)"
-            )
+            if self.plan != "auto":
+                raise UsageError(
+                    "--decode-buckets goes with --decode-plan auto; choose that, or leave --decode-buckets out"
+                )
+            object.__setattr__(self, "buckets", _checked_buckets(self.buckets))
 
     @classmethod
     def of(cls, plan: object) -> DecodeConfig:
@@ -128,14 +115,28 @@ class DecodeConfig:
     def resolved(self) -> DecodePlan:
         """What the backend is told."""
         if self.plan == "auto":
-            borders = BUCKETS if self.buckets is None else self.buckets
+            borders = BUCKETS if self.buckets is None else tuple(self.buckets)
             return DecodePlan((RULE,) * (len(borders) + 1), borders, adapts=True)
         together = 1 if self.plan == "none" else self.q_chunk or MOST_TOGETHER
         return DecodePlan((Reading(together),), local_window=self.local_window or 0)
 
 
+def _checked_buckets(buckets: object) -> tuple[int, ...]:
+    try:
+        given = buckets if isinstance(buckets, tuple | list) else ()
+        lengths = tuple(whole_number("a length", length, 1, _LONGEST) for length in given)
+    except UsageError:
+        lengths = ()
+    if 1 <= len(lengths) <= _MOST_BUCKETS and list(lengths) == sorted(set(lengths)):
+        return lengths
+    raise UsageError(
+        f"buckets must be up to {_MOST_BUCKETS} context lengths from 1 token up, each longer than the one "
+        f"before, not {_listed(buckets)} (--decode-buckets)"
+    )
+
+
 def _listed(buckets: object) -> str:
     """What was given as buckets: a few numbers as they are typed."""
-    if isinstance(buckets, tuple) and 1 <= len(buckets) <= 2 * _MOST_BUCKETS:
+    if isinstance(buckets, tuple | list) and 1 <= len(buckets) <= 2 * _MOST_BUCKETS:
         return ",".join(shown(length, 20) for length in buckets)
     return shown(buckets)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
+from llmgen.arguments import real_number, whole_number, yes_or_no
 from llmgen.errors import UsageError, kind_of, shown
 
 KV_KINDS = ("f32", "f16", "bf16", "q8_0", "q4_0", "nf4")
@@ -87,18 +89,14 @@ class KVAutoConfig:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        if self.budget_mb is not None:
-            _check_number("budget_mb", "--kv-budget", self.budget_mb, 0.0, _MOST)
-        _check_number("max_delta_nll", "--kv-max-delta-nll", self.max_delta_nll, 0.0)
-        _check_number("max_ppl_ratio", "--kv-max-ppl-ratio", self.max_ppl_ratio, 1.0)
-        _check_number("max_mean_kl", "--kv-max-mean-kl", self.max_mean_kl, 0.0)
-        _check_number("probe_interval", "--kv-probe-interval", self.probe_interval, 0.0)
-        _check_number("probe_tokens", "--kv-probe-tokens", self.probe_tokens, 2, _MOST)
-        _check_number("probe_steps", "--kv-probe-steps", self.probe_steps, 1, _MOST)
+        for name, (flag, low, high) in _AUTO_NUMBERS.items():
+            value = getattr(self, name)
+            if value is not None or name != "budget_mb":
+                check = whole_number if isinstance(low, int) else real_number
+                object.__setattr__(self, name, check(f"{name} ({flag})", value, low, high))
         if not isinstance(self.plan_file, str | os.PathLike | None):
-            raise UsageError(f"plan_file must be a path, not {kind_of(self.plan_file)} (--kv-plan)")
-        if not isinstance(self.strict, bool):
-            raise UsageError(f"strict must be True or False, not {shown(self.strict)} (--kv-strict)")
+            raise UsageError(f"plan_file (--kv-plan) must be a path, not {kind_of(self.plan_file)}")
+        yes_or_no("strict (--kv-strict)", self.strict)
 
     @property
     def budget_bytes(self) -> int | None:
@@ -111,16 +109,18 @@ class KVAutoConfig:
         return None if self.plan_file is None else Path(os.path.expanduser(self.plan_file))
 
 
-_MOST = 1e12
+_MOST = 10**12
 """Of what is multiplied: MB, and numbers of tokens."""
-
-
-def _check_number(name: str, flag: str, value: object, low: float, high: float = sys.float_info.max) -> None:
-    kinds = (int,) if isinstance(low, int) else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-        what = "a whole number" if isinstance(low, int) else "a number"
-        upwards = f"to {high:g}" if high == _MOST else "up"
-        raise UsageError(f"{name} must be {what} from {low:g} {upwards}, not {shown(value)} ({flag})")
+_AUTO_NUMBERS: dict[str, tuple[str, Any, Any]] = {
+    "budget_mb": ("--kv-budget", 0.0, _MOST),
+    "max_delta_nll": ("--kv-max-delta-nll", 0.0, math.inf),
+    "max_ppl_ratio": ("--kv-max-ppl-ratio", 1.0, math.inf),
+    "max_mean_kl": ("--kv-max-mean-kl", 0.0, math.inf),
+    "probe_interval": ("--kv-probe-interval", 0.0, math.inf),
+    "probe_tokens": ("--kv-probe-tokens", 2, _MOST),
+    "probe_steps": ("--kv-probe-steps", 1, _MOST),
+}
+"""Flag, least and most of the numbers of KVAutoConfig; those with a whole number as the least are whole."""
 
 
 def _parts(text: str) -> dict[str, str]:

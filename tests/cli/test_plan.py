@@ -91,13 +91,17 @@ def test_readings_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_run_takes_the_plan(model: str, tmp_path: Path) -> None:
     options = (*CONTEXT, *SMALL, "--kv-plan", str(tmp_path / "plans.json"), "--kv-max-mean-kl", "0")
     done = llmgen(
-        "run", model, "ab", "--raw", "-n", "2", "--seed", "1", "--kv-type", "auto", *options, timeout=600
+        *("run", model, "ab", "--raw", "-n", "2", "--seed", "1", "--json", "--kv-type", "auto", *options),
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert "warning: KV cache: no kind that fits passes the gates" in done.stderr
     assert "mean KL" in done.stderr
+    told = json.loads(done.stdout)
+    assert not told["kv_plan"]["passed"]
+    assert told["kv_type"] in told["kv_plan"]["reason"]
     says = refused(llmgen("run", model, "ab", "--raw", "--kv-type", "auto", *options, "--kv-strict"), 1)
-    assert "error: KV cache: no kind that fits passes the gates" in says
+    assert says.startswith("KV cache: no kind that fits passes the gates")
 
 
 def test_wrong_options(model: str, tmp_path: Path) -> None:

@@ -227,8 +227,16 @@ def test_candidates_are_known_kinds_and_keys_have_no_fewer_bits() -> None:
     ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=rf"{next(iter(wrong))} must be a (whole )?number from .*--kv-"):
+    with pytest.raises(
+        UsageError, match=rf"^{next(iter(wrong))} \(--kv-[a-z-]*\) must be a (whole )?number "
+    ):
         KVAutoConfig(**wrong)
+
+
+def test_numbers_may_be_numpys() -> None:
+    config = KVAutoConfig(budget_mb=np.float32(1.5), probe_tokens=np.int64(9))  # type: ignore[arg-type]
+    assert config == KVAutoConfig(budget_mb=1.5, probe_tokens=9)
+    assert (type(config.budget_mb), type(config.probe_tokens)) == (float, int)
 
 
 def test_a_plan_file_is_any_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,9 +245,9 @@ def test_a_plan_file_is_any_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for path in (str(tmp_path / "plans.json"), tmp_path / "plans.json", "~/plans.json"):
         assert KVAutoConfig(plan_file=path).plan_path == tmp_path / "plans.json"
     for wrong in (5, b"plans.json"):
-        with pytest.raises(UsageError, match="plan_file must be a path, not .*--kv-plan"):
+        with pytest.raises(UsageError, match=r"plan_file \(--kv-plan\) must be a path, not "):
             KVAutoConfig(plan_file=wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="strict must be True or False, not 'yes'"):
+    with pytest.raises(UsageError, match=r"strict \(--kv-strict\) must be True or False, not 'yes'"):
         KVAutoConfig(strict="yes")  # type: ignore[arg-type]
 
 

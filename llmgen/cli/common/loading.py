@@ -143,7 +143,7 @@ def in_use(path: Path, model: Model) -> Iterator[None]:
 
 @contextmanager
 def measuring() -> Iterator[Callable[[object, int, int], None]]:
-    """Show that kinds of KV cache are being measured, here or by another program: a bar on a terminal, else one line."""
+    """Show that kinds of KV cache are being measured: a bar on a terminal, else one line; and that it has to wait."""
     bar: Bar | None = None
     waits = False
 

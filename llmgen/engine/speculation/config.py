@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any, Literal, get_args
 
-from llmgen.engine.arguments import whole_number, yes_or_no
+from llmgen.arguments import whole_number, yes_or_no
 from llmgen.errors import UsageError, shown
 
 Method = Literal["coupled", "reject"]

@@ -28,6 +28,9 @@ def test_plans() -> None:
     assert auto == DecodePlan((RULE,) * 3, (512, 2048), adapts=True)
     assert [auto.bucket(n) for n in (1, 512, 513, 2048, 2049, 10**6)] == [0, 0, 1, 1, 2, 2]
     assert DecodeConfig(buckets=(7,)).resolved == DecodePlan((RULE,) * 2, (7,), adapts=True)
+    numpys = DecodeConfig(buckets=[np.int64(7)])  # type: ignore[list-item]
+    assert numpys == DecodeConfig(buckets=(7,))
+    assert type(DecodeConfig("fixed", np.int32(3)).q_chunk) is int  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -36,17 +39,21 @@ def test_plans() -> None:
         ({"plan": "fast"}, "the decode plan is 'fast', expected none, auto or fixed"),
         ({"q_chunk": 2}, "--decode-q-chunk goes with --decode-plan fixed"),
         ({"plan": "none", "local_window": 9}, "--decode-local-window goes with --decode-plan fixed"),
-        ({"plan": "fixed", "q_chunk": 9}, "q_chunk must be a whole number from 1 to 8, not 9"),
-        ({"plan": "fixed", "q_chunk": True}, "q_chunk must be"),
-        ({"plan": "fixed", "local_window": 0}, "local_window must be a whole number from 1"),
+        (
+            {"plan": "fixed", "q_chunk": 9},
+            r"q_chunk \(--decode-q-chunk\) must be a whole number from 1 to 8, not 9",
+        ),
+        ({"plan": "fixed", "q_chunk": True}, "q_chunk .* must be"),
+        ({"plan": "fixed", "local_window": 0}, "local_window .* must be a whole number from 1"),
         ({"plan": "none", "buckets": (5,)}, "--decode-buckets goes with --decode-plan auto"),
         *(
             ({"buckets": wrong}, "buckets must be up to 8 context lengths")
             for wrong in ((), (0, 5), (5, 5), (9, 5))
         ),
+        ({"buckets": (9, 5)}, r"each longer than the one before, not 9,5 \(--decode-buckets\)"),
         *(
             ({"buckets": wrong}, "each longer than the one before")
-            for wrong in (5, [5], (5.0,), tuple(range(1, 10)))
+            for wrong in (5, "5", (5.0,), (True,), tuple(range(1, 10)))
         ),
     ],
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from llmgen.errors import UsageError, kind_of, shown
@@ -24,6 +27,17 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None) -> in
         return number
     limits = f"of at least {low}" if high is None else f"from {low} to {high}"
     raise UsageError(f"{name} must be a whole number {limits}, not {shown(value)}")
+
+
+def real_number(name: str, value: Any, low: float, high: float = math.inf) -> float:
+    """A finite number of any type, numpy's too, as a float.  Raises UsageError for anything else."""
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):
+        with suppress(OverflowError):  # of an integer that no float reaches
+            number = float(value)
+            if math.isfinite(number) and low <= number <= high:
+                return number
+    limits = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+    raise UsageError(f"{name} must be a number {limits}, not {shown(value)}")
 
 
 def yes_or_no(name: str, value: Any) -> bool:
