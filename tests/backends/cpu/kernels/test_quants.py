@@ -11,9 +11,11 @@ from kernels.matrices import (
     activations,
     embed,
     expected,
+    largest_activation,
     matvec,
     panel,
     placed,
+    quantized,
     quantized_matrix,
     random_matrix,
     scale_bytes,
@@ -128,6 +130,22 @@ def test_extreme_weights_and_activations(key: str, byte: int) -> None:
         x = np.full((9, m.n_cols), sign * 3.0, dtype=np.float32)
         x[1::2, ::2] *= -1
         check_both(m, x, relative=4e-6)  # scale and offset may cancel in all weights of a block
+
+
+WITH_OFFSETS = ("q4_1", "q5_1", "q2_k", "q4_k", "q5_k")
+
+
+@pytest.mark.parametrize("key", [key for key in QUANTIZED if key not in WITH_OFFSETS])
+def test_nothing_is_left_of_a_large_activation_that_meets_zero(key: str) -> None:
+    """Zero points are taken off exactly, so errors are small beside the terms w x themselves."""
+    rng = np.random.default_rng(15)
+    m = random_matrix(key, 100, 256, rng)
+    x = rng.normal(0, 1, (3, 256)).astype(np.float32)
+    x[:, 17] = 1e5
+    q, d = quantized(x, largest_activation(m))
+    terms = np.abs(q * d[..., None].astype(np.float64)).reshape(x.shape) @ np.abs(m.floats()).T
+    exact, _ = expected(m, x)
+    assert np.all(np.abs(matvec(m, x) - exact) <= 1e-6 * terms)
 
 
 @pytest.mark.parametrize("key", KEYS)

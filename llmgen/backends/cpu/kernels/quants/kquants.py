@@ -19,7 +19,7 @@ from numba.core import types
 
 from llmgen.backends.cpu.kernels import half
 from llmgen.backends.cpu.kernels.abi import inline
-from llmgen.backends.cpu.kernels.dot import dot4
+from llmgen.backends.cpu.kernels.dot import dot4, row_dot
 from llmgen.backends.cpu.kernels.quants.block import Block, Row
 from llmgen.backends.cpu.kernels.quants.vectors import masked, shift_right
 from llmgen.backends.cpu.kernels.simd import (
@@ -217,6 +217,8 @@ quads0, quads1, quads2, quads3 = spread_quads
 
 
 def _q6_k() -> Block:
+    dot = row_dot(6, 32)
+
     @inline
     def unpack(p):  # type: ignore[no-untyped-def]
         scales = to_float(widen_s8(load_i8x16(p + 192))) * splat(load_f16(p + 208))
@@ -231,16 +233,15 @@ def _q6_k() -> Block:
     @inline
     def fold(u, x, a, m):  # type: ignore[no-untyped-def]
         scales, v0, v1, v2, v3 = u
-        m = fma(scales, load_f32x16(x + 384), m)
         v = scales * load_f32x16(x + 320)
-        a = fma(to_float(dot4(v0, load_i8x64(x))), quads0(v), a)
-        a = fma(to_float(dot4(v1, load_i8x64(x + 64))), quads1(v), a)
-        a = fma(to_float(dot4(v2, load_i8x64(x + 128))), quads2(v), a)
-        return fma(to_float(dot4(v3, load_i8x64(x + 192))), quads3(v), a), m
+        a = fma(to_float(dot(v0, load_i8x64(x))), quads0(v), a)
+        a = fma(to_float(dot(v1, load_i8x64(x + 64))), quads1(v), a)
+        a = fma(to_float(dot(v2, load_i8x64(x + 128))), quads2(v), a)
+        return fma(to_float(dot(v3, load_i8x64(x + 192))), quads3(v), a), m
 
     @inline
     def finish(a, m):  # type: ignore[no-untyped-def]
-        return sum_f32x16(a) - np.float32(32.0) * sum_f32x16(m)
+        return sum_f32x16(a)
 
     @inline
     def weights(p, j):  # type: ignore[no-untyped-def]

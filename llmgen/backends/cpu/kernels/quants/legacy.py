@@ -52,7 +52,10 @@ I16 = ir.IntType(16)
 
 
 def _nibble_lanes(first: int, zero: int | None, fifth: int | None) -> Lanes:
-    """Nibbles at ``first`` of a block, fifth bits at ``fifth``; w = d (q - zero), or d q + m without a zero."""
+    """Nibbles at ``first`` of a block, fifth bits at ``fifth``; w = d (q - zero), or d q + m without a zero.
+
+    A zero is taken off the sums of integers, exactly: of a large activation that meets a weight of 0, nothing is left.
+    """
 
     def read(b: Any, rows: Loads) -> list[Any]:
         scales = first_words(b, rows, 0) if zero is None else gathered(b, rows(0, I16))
@@ -65,16 +68,14 @@ def _nibble_lanes(first: int, zero: int | None, fifth: int | None) -> Lanes:
         nibbles = [low_nibbles(b, v) for v in groups] + [high_nibbles(b, v) for v in groups]
         if words is not None:
             nibbles = with_fifth(b, words, nibbles)
-        if zero is None:  # d and m lie side by side
-            upper = b.lshr(scales, ir.Constant(scales.type, [16] * ROWS))
-            d, m = (half.extend(b, b.trunc(v, i16_rows.llvm)) for v in (scales, upper))
-        else:
-            d = half.extend(b, scales)
-            m = b.fmul(d, ir.Constant(d.type, [-float(zero)] * ROWS))
+        if zero is not None:
+            return [half.extend(b, scales), *nibbles]
+        upper = b.lshr(scales, ir.Constant(scales.type, [16] * ROWS))  # d and m lie side by side
+        d, m = (half.extend(b, b.trunc(v, i16_rows.llvm)) for v in (scales, upper))
         return [d, m, *nibbles]
 
     raw = [i16_rows if zero else i32_rows, *[bytes_rows] * 4, *[i32_rows] * (fifth is not None)]
-    return lanes(raw, read, prepare, 4 if fifth is None else 5, True)
+    return lanes(raw, read, prepare, 4 if fifth is None else 5, zero is None, zero or 0)
 
 
 def _signed_lanes() -> Lanes:
