@@ -94,7 +94,7 @@ def test_activations(kind: str, level: str) -> None:
 
 def test_activation_tiles(level: str) -> None:
     x = activations(16, 160, np.random.default_rng(4))
-    np.testing.assert_array_equal(by_token(tiled(x, level), level), by_token(tiled(x), BEST))
+    np.testing.assert_array_equal(by_token(tiled(x, level), level), by_token(tiled(x, BEST), BEST))
 
 
 def by_token(tiles: np.ndarray, level: str) -> np.ndarray:
