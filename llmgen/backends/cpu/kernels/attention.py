@@ -29,6 +29,19 @@ from llmgen.backends.cpu.kernels.abi import (
 )
 from llmgen.backends.cpu.kernels.arguments import places
 from llmgen.backends.cpu.kernels.attention_arguments import Attend, Combine
+from llmgen.backends.cpu.kernels.attention_reach import (
+    BLOCK_COST,
+    all_finite,
+    first_block,
+    head_work,
+    keys_seen,
+    last_seen,
+    local_of,
+    local_window,
+    next_block,
+    same_cache,
+    tokens_that_see,
+)
 from llmgen.backends.cpu.kernels.attention_rows import (
     clear_rows,
     merge_row,
@@ -37,18 +50,10 @@ from llmgen.backends.cpu.kernels.attention_rows import (
     width_of,
     write_row,
 )
-from llmgen.backends.cpu.kernels.decode_plan import (
-    LOCAL,
-    MERGED,
-    STREAMS,
-    TOGETHER,
-    UNBOUNDED,
-    most_together,
-)
+from llmgen.backends.cpu.kernels.decode_plan import MERGED, STREAMS, TOGETHER, most_together
 from llmgen.backends.cpu.kernels.kv import (
     SCORE_BYTES,
     TABLE,
-    VECTOR,
     KVKind,
     key_group_bytes,
     kinds_of,
@@ -60,38 +65,17 @@ from llmgen.backends.cpu.kernels.kv import (
 from llmgen.backends.cpu.kernels.kv.asking import NOTHING, upcoming
 from llmgen.backends.cpu.kernels.kv.decode import keys_as_floats, values_as_floats
 from llmgen.backends.cpu.kernels.kv.queries import put_queries_of
-from llmgen.backends.cpu.kernels.kv.rows import load_first
 from llmgen.backends.cpu.kernels.layout import KEY_BLOCK, KEY_GROUP, TILE_TOKENS
 from llmgen.backends.cpu.kernels.pointwise import copy_floats
-from llmgen.backends.cpu.kernels.simd import load_i64, store_i64, sum_f32x16, zero_f32x16
+from llmgen.backends.cpu.kernels.simd import load_i64, store_i64
 from llmgen.backends.cpu.kernels.softmax import first_seen
 
 at, combine_at = places(Attend), places(Combine)
 group_bytes_of, block_bytes_of = inline(key_group_bytes), inline(value_block_bytes)
-
-
-@inline
-def first_block(position, window):  # type: ignore[no-untyped-def]
-    """The first key block that a token sees; position: the last that it sees."""
-    return first_seen(position, window) // KEY_BLOCK
-
-
-BLOCK_COST = 8
-"""What a key block costs beside its keys, in keys."""
 UNITS_PER_THREAD = 4
 """Units of a prompt for each thread, at least: then none waits long for the last."""
 unit_tokens, most_of, query_bytes_of = inline(most_tokens), inline(most_together), inline(query_bytes)
 whole_lines = inline(line_bytes)
-
-
-@inline
-def same_cache(control, first, last):  # type: ignore[no-untyped-def]
-    """How many of the run's tokens from ``first`` on, before ``last``, are of one sequence."""
-    sequences = control_field(control, CONTROL_SEQUENCES)
-    t = first + 1
-    while t < last and load_i64(sequences + 8 * t) == load_i64(sequences + 8 * first):
-        t += 1
-    return t - first
 
 
 @inline
@@ -105,75 +89,6 @@ def tokens_together(most, n_tokens, n_kv, n_threads):  # type: ignore[no-untyped
     ):
         tiles //= 2
     return tiles * TILE_TOKENS
-
-
-@inline
-def last_seen(args, t):  # type: ignore[no-untyped-def]
-    """The last position that token t sees."""
-    return load_i64(control_field(arg(args, at.control), arg(args, at.last)) + 8 * t)
-
-
-@inline
-def local_of(control, window):  # type: ignore[no-untyped-def]
-    """Of how many keys a generated token sees the last, besides the first block; 0: the layer's window says it all."""
-    return control_field(control, LOCAL) if window == UNBOUNDED else 0
-
-
-@inline
-def local_window(args):  # type: ignore[no-untyped-def]
-    """``local_of`` this layer."""
-    return local_of(arg(args, at.control), arg(args, at.window))
-
-
-@inline
-def next_block(block, position, local):  # type: ignore[no-untyped-def]
-    """The key block that a token sees after another; a local window leaves blocks behind the first one out."""
-    if local and block == 0:
-        return max(1, (position + 1 - local) // KEY_BLOCK)
-    return block + 1
-
-
-@inline
-def tokens_that_see(args, t0, count, block, window, local):  # type: ignore[no-untyped-def]
-    """Of ``count`` tokens of a sequence, the range of those that see a block; their positions follow each other."""
-    begins, ends = 0, count
-    while block > last_seen(args, t0 + begins) // KEY_BLOCK:
-        begins += 1
-    while block < first_block(last_seen(args, t0 + ends - 1), window) or (
-        0 < block < next_block(0, last_seen(args, t0 + ends - 1), local)
-    ):
-        ends -= 1
-    return begins, ends
-
-
-@inline
-def keys_seen(position, start, window):  # type: ignore[no-untyped-def]
-    """The range of the keys from position ``start`` on, a block of them, that a token sees."""
-    return max(0, first_seen(position, window) - start), min(position + 1 - start, KEY_BLOCK)
-
-
-@inline
-def all_finite(values, n, dim, width):  # type: ignore[no-untyped-def]
-    """Whether n values f32 [n][width], of which dim count, are finite: infinity minus infinity is no number."""
-    even, odd = zero_f32x16(), zero_f32x16()
-    for j in range(n):
-        for i in range(0, dim, VECTOR):
-            v = load_first(values + 4 * (j * width + i), dim - i)
-            even, odd = odd, even + (v - v)  # two sums, since one would wait for each addition
-    return sum_f32x16(even + odd) == np.float32(0.0)
-
-
-@inline
-def head_work(args, t0, count):  # type: ignore[no-untyped-def]
-    """The work of a kv head for ``count`` tokens of a sequence: keys, and what their blocks cost beside."""
-    low, high = last_seen(args, t0), last_seen(args, t0 + count - 1)
-    local = local_window(args)
-    block = first_block(low, arg(args, at.window))
-    work = 0
-    while block <= high // KEY_BLOCK:
-        work += count * (min(high + 1 - block * KEY_BLOCK, KEY_BLOCK) + BLOCK_COST)
-        block = next_block(block, low, local)
-    return work
 
 
 def _make(role: str, keys: KVKind, values: KVKind) -> Any:

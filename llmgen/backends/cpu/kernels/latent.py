@@ -27,8 +27,14 @@ from llmgen.backends.cpu.kernels.abi import (
     step,
 )
 from llmgen.backends.cpu.kernels.arguments import places
-from llmgen.backends.cpu.kernels.attention import BLOCK_COST, all_finite, first_block, keys_seen, same_cache
 from llmgen.backends.cpu.kernels.attention_arguments import AttendLatent
+from llmgen.backends.cpu.kernels.attention_reach import (
+    BLOCK_COST,
+    all_finite,
+    first_block,
+    keys_seen,
+    same_cache,
+)
 from llmgen.backends.cpu.kernels.attention_rows import (
     clear_rows,
     over_block_of,
