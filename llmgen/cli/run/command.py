@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llmgen import hub
-from llmgen.cli.common import exits
 from llmgen.cli.common.config import Given, configurable
-from llmgen.cli.common.endings import note_cuts
 from llmgen.cli.common.guessing import check_draft
 from llmgen.cli.common.guessing_options import guessing_options
 from llmgen.cli.common.loading import open_llm
 from llmgen.cli.common.model_options import EngineOptions, model_options
 from llmgen.cli.common.models import ModelArgument, model_path
 from llmgen.cli.common.sampling_options import sampling_options
-from llmgen.cli.common.stats import StatsOption, note_stats
+from llmgen.cli.common.stats import StatsOption
 from llmgen.cli.common.templates import (
     SystemOption,
     TemplateOption,
@@ -31,19 +26,19 @@ from llmgen.cli.common.templates import (
     template_for_prompts,
 )
 from llmgen.cli.common.texts import as_message, piped_text, read_text, typed_text, with_documents
-from llmgen.cli.run.answers import Form, Head, print_beams, print_samples
+from llmgen.cli.run.answers import Form, print_beams, print_samples
 from llmgen.cli.run.manifest import head, perform
-from llmgen.cli.terminal.output import note, print_json
-from llmgen.cli.terminal.plain import WrapOption, answer_writer
-from llmgen.cli.terminal.progress import Bar, PromptBar
-from llmgen.cli.terminal.streaming import follow
+from llmgen.cli.run.one import print_one
+from llmgen.cli.terminal.output import note
+from llmgen.cli.terminal.plain import WrapOption
 from llmgen.engine.speculation.config import SpeculativeConfig
-from llmgen.errors import LLMGenError, UsageError
+from llmgen.errors import UsageError
 from llmgen.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from llmgen import LLM
-    from llmgen.engine import BeamOptions, GenerationResult, GenerationStream
+    from llmgen.engine import BeamOptions
+    from llmgen.tokenizer import ChatTemplate
 
 
 @functools.partial(configurable, perform=perform)
@@ -155,31 +150,32 @@ def command(
         raise UsageError("--parse-special is for raw prompts, since a message's text is data; add --raw")
     with open_llm(path, engine, chat, guessing) as llm:
         begin = functools.partial(head, given, llm, sampling)  # before the template's stops join in
+        if chat is None and not raw:
+            note("this model has no chat template, so the text is completed as it stands")
         if chat is None:
-            if not raw:
-                note("this model has no chat template, so the text is completed as it stands")
-            ids = llm.prompt_ids(text, parse_special=parse_special)
+            ids, after_label = llm.prompt_ids(text, parse_special=parse_special), False
         else:
-            from llmgen.tokenizer import rendering_within
-
-            with rendering_within(sampling.timeout):
-                ids = llm.encode_chat(fitted(chat, _messages(system, text)))
+            ids, after_label = _chat_ids(llm, chat, _messages(system, text), sampling.timeout)
             sampling = sampling.with_(stop=(*sampling.stop, *chat.stops))
-        after_label = chat is not None and llm.detokenize(ids[-1:]).endswith(":")
         form = Form(json, begin, wrap, after_label, stats)
         if search is not None:
-            raise typer.Exit(print_beams(llm, ids, sampling, search, form))
-        if samples > 1:
-            raise typer.Exit(print_samples(llm, ids, sampling, samples, form))
-        with _stream(llm, ids, sampling, prompt_cache) as stream:
-            result = _print_json(stream, form.head) if json else _print_text(stream, form)
-        if stats:
-            note_stats(result, llm.model)
+            code = print_beams(llm, ids, sampling, search, form)
+        elif samples > 1:
+            code = print_samples(llm, ids, sampling, samples, form)
         else:
-            note_cuts([result], llm.n_ctx)
-        if not stats and not json and sampling.seed is None and not sampling.greedy:
-            note(f"seed {result.seed}")
-    raise typer.Exit(exits.exit_code([result.finish_reason]))
+            code = print_one(llm, ids, sampling, prompt_cache, form)
+    raise typer.Exit(code)
+
+
+def _chat_ids(
+    llm: LLM, chat: ChatTemplate, messages: list[dict[str, str]], timeout: float | None
+) -> tuple[list[int], bool]:
+    """A conversation's token ids, and whether they end with a label such as ``Assistant:``."""
+    from llmgen.tokenizer import rendering_within
+
+    with rendering_within(timeout):
+        ids = llm.encode_chat(fitted(chat, messages))
+    return ids, llm.detokenize(ids[-1:]).endswith(":")
 
 
 def _at_terminal() -> bool:
@@ -234,71 +230,3 @@ def _search(
     from llmgen.engine.beams import BeamOptions
 
     return BeamOptions(beams, 1.0 if length_penalty is None else length_penalty, early_stopping)
-
-
-@contextmanager
-def _stream(
-    llm: LLM, ids: list[int], sampling: SamplingParams, prompt_cache: Path | None
-) -> Iterator[GenerationStream]:
-    """The stream of an answer, with a prompt cache file if one is wanted."""
-    if prompt_cache is None:
-        yield llm.stream(ids, sampling, on_prompt=PromptBar())
-        return
-    from llmgen.backends.cpu.cache_file import check_target, is_there
-
-    found = is_there(prompt_cache)
-    if not found:
-        check_target(prompt_cache)
-    with llm.session("prompt") as session:
-        if found:
-            session.load(prompt_cache)
-        known = session.tokens
-        if known != ids:
-            check_target(prompt_cache)
-        failure: LLMGenError | None = None
-
-        def save(event: object = None) -> None:
-            """Save once, when the cache holds just the prompt; a full disk must not cost the answer."""
-            nonlocal known, failure
-            if known != ids and session.cached_tokens == len(ids):
-                known = ids
-                try:
-                    session.save(prompt_cache)
-                except LLMGenError as error:
-                    failure = error
-
-        yield session.stream(ids, sampling, callback=save, on_prompt=PromptBar())
-        save()  # there may have been no token
-        if failure is not None:
-            raise failure
-
-
-def _print_text(stream: GenerationStream, form: Form) -> GenerationResult:
-    """Write the text to stdout as it comes, then a line break, unless an error came before any text."""
-    write, end = answer_writer(form.wraps, form.after_label)
-    try:
-        result = follow(stream, write)
-    except BaseException:
-        if stream.text:
-            end()
-            _end_line()
-        raise
-    end()
-    _end_line()
-    return result
-
-
-def _end_line() -> None:
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-
-
-def _print_json(stream: GenerationStream, head: Head) -> GenerationResult:
-    """Write the result as JSON at the end; after an error, what came before it."""
-    try:
-        with Bar("answer:", unit="tokens") as bar:
-            events = count(1)
-            return follow(stream, lambda text: bar.update(next(events)))
-    finally:
-        if stream.result is not None:
-            print_json({**head(stream.result), **stream.result.as_dict()})
