@@ -187,7 +187,7 @@ class LLM(ChatCalls):
         callback: Callback | None = None,
         on_prompt: OnPrompt | None = None,
     ) -> GenerationStream:
-        """The same as events, as they happen; ``on_prompt`` as in :meth:`Session.stream`."""
+        """The events of :meth:`generate`, as they happen; ``on_prompt`` as in :meth:`Session.stream`."""
         ids = self.prompt_ids(prompt, parse_special=parse_special)
         return self._stream_ids(ids, params, cancel, callback, on_prompt)
 

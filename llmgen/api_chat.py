@@ -75,7 +75,7 @@ class ChatCalls(LoadedModel):
         callback: Callback | None = None,
         **kw: Any,
     ) -> GenerationStream:
-        """The same as events.  The text of messages is never parsed for special tokens."""
+        """The events of :meth:`chat`, as they happen. The text of messages is never parsed for special tokens."""
         limits = params if isinstance(params, SamplingParams) else self.params
         with rendering_within(limits.timeout, checked_cancel(cancel)):
             ids = self.encode_chat(

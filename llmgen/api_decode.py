@@ -34,7 +34,7 @@ class KeptReadings:
 
     @classmethod
     def of(cls, model: Model, kv_type: object = None) -> KeptReadings | None:
-        """Those of a model; None where nothing is measured.  kv_type: as the model was opened."""
+        """What is kept of a model; None where nothing is measured.  kv_type: as the model was opened."""
         if not model.readings.adapts:
             return None
         config = kv_type if isinstance(kv_type, KVAutoConfig) else KVAutoConfig()

@@ -147,7 +147,7 @@ def _percent(share: float) -> str:
 
 
 def _perplexity(path: Path, text: str, threads: int | None, what: str) -> Perplexity:
-    """As `llmgen perplexity` measures it without options."""
+    """The perplexity of a text, as `llmgen perplexity` measures it without options."""
     from llmgen.engine.perplexity import windows
 
     with open_llm(path, EngineOptions(WINDOW, threads)) as llm:

@@ -128,7 +128,7 @@ class BeamSearch:
         cancel: Cancel | None = None,
         on_prompt: OnPrompt | None = None,
     ) -> None:
-        """Of ``params``, biases, bans, penalties, stops and limits apply; nothing is drawn at random.
+        """Of ``params``, only biases, bans, penalties, stops and limits apply; nothing is drawn at random.
 
         ``on_prompt`` as in :meth:`Session.stream`.
         """

@@ -59,7 +59,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Quality:
-    """Of one cache against another, over ``tokens`` predictions."""
+    """How one cache does against another, over ``tokens`` predictions."""
 
     tokens: int
     nll: float

@@ -142,7 +142,7 @@ class RequestState:
         return self.sequence.most_guesses(int(min(n, wanted - 1)))
 
     def part(self) -> Part:
-        """For a run of generated tokens: the one chosen last, and the guesses."""
+        """What a run of generated tokens computes of this request: the token chosen last, and the guesses."""
         return self.sequence.part(self.guesses)
 
     def take(self, rows: NDArray[np.float32]) -> GenerationEvent | None:

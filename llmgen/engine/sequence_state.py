@@ -100,7 +100,7 @@ class SequenceState:
         return n if n > 0 and self.seq.can_take_back(n) else 0
 
     def part(self, guesses: Sequence[Guess] = ()) -> Part:
-        """For a run of generated tokens: the last token and guesses after it, with the logits of all."""
+        """What a run of generated tokens computes: the last token and guesses after it, with the logits of all."""
         ids = self.tokens[-1:]
         if guesses:
             ids.extend(guess.token for guess in guesses)

@@ -135,7 +135,7 @@ class Session:
         cancel: Cancel | None = None,
         callback: Callback | None = None,
     ) -> GenerationResult:
-        """The same in one call.  Ctrl-C raises KeyboardInterrupt with the ``result`` so far."""
+        """The result of :meth:`stream`, in one call.  Ctrl-C raises KeyboardInterrupt with the ``result`` so far."""
         return self.stream(prompt, params, cancel=cancel, callback=callback).run()
 
     def reset(self) -> None:

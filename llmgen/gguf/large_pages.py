@@ -103,7 +103,7 @@ def page_bytes() -> int:
 
 
 def _pieces(file: MappedFile) -> list[tuple[MappedFile, int]]:
-    """Where in the file its whole pieces begin, the last first; they are aligned in memory."""
+    """Where the whole pieces of a file begin, the last first; they are aligned in memory."""
     if not supported():
         return []
     first = -file.address % page_bytes()

@@ -81,7 +81,7 @@ def _read_version(cursor: Cursor) -> int:
 
 
 def _version_problem(version: int) -> tuple[str, str]:
-    """For a version that cannot be read: what was found, and what to do."""
+    """What to say of a version that cannot be read: what was found, and what to do."""
     swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
     if 1 <= swapped < 1 << 16 and swapped < version:
         return "this is a big-endian GGUF file, expected little-endian", "convert the model for this machine"

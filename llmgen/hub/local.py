@@ -26,7 +26,7 @@ class LocalModel:
 
     @property
     def n_parts(self) -> int:
-        """How many files it has."""
+        """How many files the model has."""
         return len(self.files)
 
 

@@ -106,7 +106,7 @@ def transfer(body: Body, partial: Path, report: Report) -> Fetched:
 
 
 def partial_path(path: Path) -> Path:
-    """Where a file grows that is going to be at ``path``."""
+    """Where the file that is to be at ``path`` grows until it is complete."""
     return path.with_name(path.name + PARTIAL)
 
 

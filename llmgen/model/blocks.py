@@ -80,7 +80,7 @@ class PreNorm(Decoder):
         return self.norm(b, w, x, self.last_norm)
 
     def finish(self, b: Ops, w: Weights, x: Value) -> None:
-        """From the last norm to the logits."""
+        """The end of the forward pass, from the last norm to the logits."""
         b.logits(x, self.output_matrix(w), w.optional_vector("output.bias", self.vocab_size))
 
 
@@ -173,7 +173,7 @@ class Clamped(Decoder):
 
 @dataclass(frozen=True, kw_only=True)
 class DraftLayers(Decoder):
-    """Behind the layers a file may have some that guess further tokens (arXiv:2404.19737); they are not used."""
+    """A file may have further layers behind the model's, which guess tokens (arXiv:2404.19737); they are not used."""
 
     n_draft_layers: int
 

@@ -48,7 +48,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class DecodePlan:
-    """What a backend is told.  Only ``local_window`` changes results.
+    """What a backend is told of how to attend. Only ``local_window`` changes results.
 
     readings: by bucket of the context's length; borders: the longest context of each bucket but the last.
     adapts: whether the backend may find better readings by measuring.  local_window: 0, or of how many keys a token
@@ -104,7 +104,7 @@ class DecodeConfig:
 
     @classmethod
     def of(cls, plan: object) -> DecodeConfig:
-        """From the name of a plan, or itself."""
+        """A configuration, or one made from the name of a plan."""
         if isinstance(plan, DecodeConfig):
             return plan
         if not isinstance(plan, str):

@@ -61,7 +61,7 @@ class Hybrid(ManyStates):
 
 
 def recurrent_layers(keys: Keys, period: int) -> tuple[bool, ...]:
-    """For each layer whether it is recurrent: a flag of the file, or all but every n-th.
+    """Whether each layer is recurrent: flags of the file, or all but every n-th.
 
     period: n where no key tells it.
     """

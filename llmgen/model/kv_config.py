@@ -39,12 +39,12 @@ class KVCacheConfig:
 
     @property
     def latent(self) -> KVCacheConfig:
-        """The same for a latent state, whose keys are the position parts and whose values are the contents."""
+        """The kinds of a latent state, whose keys are the position parts and whose values are the contents."""
         return KVCacheConfig(self.r or self.k, self.c or self.v)
 
     @classmethod
     def of(cls, kinds: object) -> KVCacheConfig:
-        """From one kind for all ("q8_0") or one for each ("k=q8_0,v=f16"; what is not named is f16)."""
+        """The kinds that a text names: one for all ("q8_0"), or each ("k=q8_0,v=f16"; what is not named is f16)."""
         if isinstance(kinds, KVCacheConfig):
             return kinds
         if kinds == AUTO or isinstance(kinds, KVAutoConfig):

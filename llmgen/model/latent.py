@@ -125,7 +125,7 @@ class LatentAttention(PreNorm):
         return [m.rows(self.nope_dim, self.value_dim) for m in self.joint_matrices(w, layer)]
 
     def joint_matrices(self, w: Weights, layer: int) -> Sequence[Matrix]:
-        """Of files that have one matrix for keys and values those of each head, the rows of its key first."""
+        """The matrix of each head in files with one matrix for keys and values, the rows of its key first."""
         n, n_heads = self.nope_dim + self.value_dim, self.heads(layer)
         whole = w.matrix(f"blk.{layer}.attn_kv_b", n_heads * n, self.kv_lora_rank)
         return [whole.rows(head * n, n) for head in range(n_heads)]

@@ -65,7 +65,7 @@ class Ops(Protocol):
         """
 
     def head_layer_norm(self, x: Value, w: Vector, n_heads: int, eps: float) -> Value:
-        """The same with ``layer_norm``, without a bias."""
+        """As ``head_rms_norm``, with ``layer_norm`` without a bias."""
 
     def rope(
         self,

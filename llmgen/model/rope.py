@@ -33,14 +33,14 @@ class RopeScaling:
     """Whether the user has asked for it (model/rope_option.py)."""
 
     def __str__(self) -> str:
-        """As --rope-scaling says it."""
+        """The scaling as --rope-scaling names it."""
         if self.kind == "longrope":
             return self.kind
         return f"{self.kind}:{self.factor:g}" if self.factor != 1 else "none"
 
     @classmethod
     def read(cls, keys: Keys, context_length: int, ramp: bool = False) -> RopeScaling:
-        """From the metadata; ``ramp``: whether the architecture lets the file set YaRN's ramp."""
+        """The scaling that the metadata name; ``ramp``: whether the architecture lets the file set YaRN's ramp."""
         kind = keys.choice("rope.scaling.type", ("none", "linear", "yarn", "longrope"), "linear")
         factor = keys.real("rope.scaling.factor", keys.real("rope.scale_linear", 0.0)) or 1.0
         return cls(
@@ -85,7 +85,7 @@ class Rope:
         scaling: RopeScaling | None = None,
         factors: np.ndarray | None = None,
     ) -> Rope:
-        """From hyperparameters; ``factors`` divides the frequencies, float64 [n_rot / 2].
+        """A rotation with these hyperparameters; ``factors`` divides the frequencies, float64 [n_rot / 2].
 
         Raises UnsupportedModelError for settings from which no finite angles follow.
         """

@@ -27,7 +27,7 @@ class RopeOption:
 
     @classmethod
     def of(cls, text: object) -> RopeOption:
-        """From ``yarn:4``, ``linear:2`` or ``none``.  Raises UsageError for anything else."""
+        """The option that ``yarn:4``, ``linear:2`` or ``none`` stands for.  Raises UsageError for anything else."""
         if text == "none":
             return cls("none")
         kind, _, number = text.partition(":") if isinstance(text, str) else ("", "", "")

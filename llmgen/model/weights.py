@@ -225,7 +225,7 @@ class Weights:
         return _as_float32(self._tensor(name, (n,))).astype(np.float64)
 
     def _full(self, name: str) -> str:
-        """As the file names it: a few tensors have no ending."""
+        """A tensor's name in the file, with its ending; a few have none."""
         bare = name.endswith((".bias", ".weight")) or name in self._file.tensors
         return name if bare else f"{name}.weight"
 

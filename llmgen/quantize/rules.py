@@ -74,7 +74,7 @@ class Shape:
 
     @classmethod
     def of(cls, file: GGUFFile) -> Shape:
-        """As the file's metadata say; what is not there counts as 0."""
+        """The shape that the file's metadata tell; what is not there counts as 0."""
         architecture = file.architecture or ""
 
         def number(key: str, default: int = 0) -> int:

@@ -46,7 +46,7 @@ class Written:
 
     @property
     def errors(self) -> dict[str, float]:
-        """The same of each of them."""
+        """The error of each tensor."""
         return {name: loss.relative for name, loss in self.losses.items()}
 
     @property

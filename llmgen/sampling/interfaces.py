@@ -37,7 +37,7 @@ class Processor(Protocol):
     """A function that changes logits before everything else does."""
 
     def __call__(self, tokens: NDArray[np.int64], logits: NDArray[np.float32], /) -> NDArray[Any]:
-        """From the token ids so far, prompt included, and float32 [n_vocab]: the new logits, float [n_vocab].
+        """The new logits, float [n_vocab], for the token ids so far, prompt included, and float32 [n_vocab].
 
         Both arrays are copies: they may be changed, and the changed ``logits`` returned.
         """

@@ -47,7 +47,7 @@ def _other(default: Any, text: str) -> Any:
 
 
 def _in_python(default: Any, text: str) -> Any:
-    """The same for a field that cannot be given on the command line or in a file."""
+    """A field that cannot be given on the command line or in a file."""
     return field(default=default, metadata={"help": text, "in_python": True})
 
 

@@ -80,7 +80,7 @@ class PlainMerger:
 
 
 class LibraryMerger:
-    """With the ``tokenizers`` library: for any amount of text.
+    """Merges with the ``tokenizers`` library, any amount of text.
 
     The library knows only merges of tokens into tokens; llama.cpp merges spellings, and
     looks at the end which of them are tokens.  So spellings that only merges name get

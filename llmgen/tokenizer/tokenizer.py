@@ -43,7 +43,7 @@ class Tokenizer:
     """
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        """From the metadata of a model file.  Raises TokenizerError."""
+        """Read the tokenizer from the metadata of a model file.  Raises TokenizerError."""
         kind = read_text(metadata, "model")
         if kind is None:
             raise TokenizerError(

@@ -37,7 +37,7 @@ class BoundMatrix:
 
     @property
     def arguments(self) -> dict[str, int]:
-        """Where it lies, under the names of the kernels' tables."""
+        """Where the matrix lies: arguments under the names that the kernels' tables have for them."""
         return {
             "weights": self.address,
             "row_bytes": self.row_bytes,

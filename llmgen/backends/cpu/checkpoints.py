@@ -12,14 +12,14 @@ Copies = list[bytes]
 
 
 class Checkpoints:
-    """Checkpoints by length; where there would be too many, one that has others near is given up."""
+    """Checkpoints by length; where there would be too many, one with others close by is dropped."""
 
     def __init__(self, known: dict[int, Copies] | None = None) -> None:
         self._known = dict(known or {})
 
     @property
     def lengths(self) -> list[int]:
-        """The lengths of which there is one, ascending."""
+        """The lengths at which there is a checkpoint, ascending."""
         return sorted(self._known)
 
     def at(self, length: int) -> Copies | None:
@@ -34,19 +34,19 @@ class Checkpoints:
             del self._known[self._least_useful()]
 
     def _least_useful(self) -> int:
-        """The length, but for the last one, whose loss leaves the smallest gap."""
+        """The length whose loss leaves the smallest gap; never the last one."""
         lengths = [0, *self.lengths]
         gaps = {lengths[i]: lengths[i + 1] - lengths[i - 1] for i in range(1, len(lengths) - 1)}
         return min(gaps, key=lambda length: gaps[length])
 
     def cut(self, n: int) -> None:
-        """Give up those behind the first n tokens."""
+        """Drop the checkpoints beyond the first n tokens."""
         self._known = {length: copies for length, copies in self._known.items() if length <= n}
 
     def latest(self, count: int) -> dict[int, Copies]:
-        """The ``count`` last ones, ascending."""
+        """The last ``count`` checkpoints by their lengths, ascending."""
         return {length: self._known[length] for length in self.lengths[-count:]}
 
     def copy(self) -> Checkpoints:
-        """The same ones; what they hold is shared, since nobody changes it."""
+        """A copy of the collection; the checkpoints in it are shared, since nobody changes them."""
         return Checkpoints(self._known)

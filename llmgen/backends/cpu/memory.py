@@ -63,7 +63,7 @@ def available_bytes() -> int | None:
 
 
 def free_bytes() -> int | None:
-    """The same for what takes no address space of its own, to which a process's limits do not apply."""
+    """As :func:`available_bytes`, for what takes no address space of its own: a process's limits do not apply."""
     candidates = []
     try:  # proc_meminfo(5)
         for line in Path("/proc/meminfo").read_text().splitlines():

@@ -54,7 +54,7 @@ def real_units(n: int, kind: str) -> int:
 
 
 def padded_units(n: int, kind: str) -> int:
-    """The same with the padding of the format ``kind``."""
+    """As :func:`real_units`, with the padding of the format ``kind``."""
     values = ACTIVATION_FORMATS[kind].values
     padded = -(-n // values) * values
     return real_units(padded, kind)

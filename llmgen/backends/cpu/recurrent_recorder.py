@@ -1,4 +1,4 @@
-"""The words of the vocabulary that work on recurrent states; they are the same in both roles.
+"""The operations of the vocabulary that work on recurrent states; they are the same in both roles.
 
 Threads share out columns or heads and take all tokens in order, since each token needs the
 state that the one before has left.
@@ -17,7 +17,7 @@ from llmgen.model.weights import Vector
 
 
 class RecurrentRecorder(Recorder):
-    """What ``Recorder`` leaves out."""
+    """The part of the vocabulary that is about recurrent states."""
 
     def convolve(self, x: Value, w: Vector, bias: Vector | None, state: PlacedRecurrent) -> Value:
         out = self.value(x.n, private=False, partition=Rows(x.n))

@@ -86,7 +86,7 @@ class Sequence:
     def checkpoint(self) -> None:
         """Copy the states that cannot be cut, so that this length can be returned to.
 
-        Does nothing if every state can be cut.  Some of many earlier checkpoints are given up.
+        Does nothing if every state can be cut.  Where there are many earlier checkpoints, some are dropped.
         """
         if self.layout.needs_checkpoint and self.length and self.length not in self.checkpoints.lengths:
             self.checkpoints.add(self.length, [part.tobytes() for part in self.checkpointed()])
@@ -185,7 +185,7 @@ class Sequence:
             yield memory[first:last]
 
     def _spans(self) -> Iterator[tuple[int, int]]:
-        """Where in the memory they are, in bytes."""
+        """Where in the memory the parts in use are, as ``PlacedState.spans`` gives them."""
         for state in self.layout.states:
             yield from state.spans(0, self._written)
 

@@ -76,7 +76,7 @@ class PlacedKV:
 
     @classmethod
     def place(cls, spec: KV, offset: int, n_ctx: int, chunk: int, kinds: KVCacheConfig) -> PlacedKV:
-        """At ``offset``, for n_ctx tokens of which up to ``chunk`` are written in one run."""
+        """Place a state at ``offset``, for n_ctx tokens of which up to ``chunk`` are written in one run."""
         blocks = max(1, -(-(n_ctx // spec.every) // KEY_BLOCK))
         if spec.window:
             blocks = min(blocks, -(-(spec.window + chunk) // KEY_BLOCK) + 1)
@@ -176,7 +176,7 @@ class PlacedContents:
 
     @property
     def parts(self) -> list[PlacedKV]:
-        """Both parts, or the one."""
+        """The ring of the last tokens, and behind it the summaries where there are any."""
         return [self.recent, self.summaries] if self.summaries else [self.recent]
 
     @property
@@ -258,7 +258,7 @@ class StateLayout:
             self.nbytes += self.states[-1].nbytes
 
     def _place(self, spec: State) -> PlacedKV | PlacedContents | PlacedRecurrent:
-        """A state behind those that are placed already."""
+        """Place a state behind those that have a place already."""
         sizes = self.nbytes, self.n_ctx, self._chunk
         if isinstance(spec, Latent):
             spec = KV(1, spec.position_dim, spec.content_dim, spec.window)
@@ -299,5 +299,5 @@ def row_bytes(n: int) -> int:
 
 
 def page(nbytes: int) -> int:
-    """Rounded up to whole pages."""
+    """n bytes, rounded up to whole pages."""
     return -(-nbytes // 4096) * 4096

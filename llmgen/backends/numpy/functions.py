@@ -109,7 +109,7 @@ def rotate(x: Array, rows: Array, neox: bool, first: int = 0) -> Array:
 
 
 def softmax(x: Array) -> Array:
-    """Along the last axis; at least one value of a row must be finite."""
+    """Softmax along the last axis of x [..., n]; at least one value of a row must be finite."""
     e = np.exp(x - np.max(x, axis=-1, keepdims=True))
     return e / np.sum(e, axis=-1, keepdims=True)
 

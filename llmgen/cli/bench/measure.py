@@ -98,14 +98,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class CacheShares:
-    """Of the processor time of a generated token, on one thread: to store its keys and values, and to attend to all."""
+    """The shares of a generated token's time on one thread that storing keys and values, and attending, take."""
 
     store: float
     read: float
 
     @classmethod
     def of(cls, seconds: Mapping[str, float]) -> CacheShares:
-        """From the seconds of each kernel."""
+        """The shares, given the seconds of each kernel."""
         total = sum(seconds.values())
         store, read = (
             sum(taken for kernel, taken in seconds.items() if kernel.startswith(names))
@@ -200,7 +200,7 @@ def weight_bytes_per_token(file: GGUFFile) -> int:
 
 
 def share_read(file: GGUFFile, tensor: TensorInfo) -> Fraction:
-    """Of a tensor, what a token reads if all rows of a matrix are needed: of experts, those that it takes."""
+    """The share of a tensor that a token reads if all rows of a matrix are needed: of experts, those that it takes."""
     count, used = (file.metadata.get(f"{file.architecture}.expert_{key}count") for key in ("", "used_"))
     if "exps." in tensor.name and isinstance(count, int) and isinstance(used, int) and 0 < used <= count:
         return Fraction(used, count)

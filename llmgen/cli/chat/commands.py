@@ -150,7 +150,7 @@ def _in_words(value: object) -> str:
 
 
 def _item_in_words(item: object) -> str:
-    """The same for one item of a value: a text in quotes, a token with its bias, a number."""
+    """One item of a value in words: a text in quotes, a token with its bias, a number."""
     if isinstance(item, tuple):
         return "=".join(map(str, item))
     return repr(item) if isinstance(item, str) else str(item)

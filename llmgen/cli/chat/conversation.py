@@ -172,7 +172,7 @@ class Conversation:
         return self.again(seed_shift)
 
     def again(self, seed_shift: int = 0) -> JoinedStream:
-        """The same for the message that is already the last one."""
+        """Ask the message again that is already the last one."""
         self._prompt, self._continues = self._fitted(self._encode), False
         self.thinks = thinking.opened_by(self._prompt.text)
         self.answer_tags = thinking.answer_tags(self.template)

@@ -198,7 +198,7 @@ class MarkdownWriter:
         return self._item(line)
 
     def _item(self, line: str, style: str = "") -> tuple[Text, Text]:
-        """The same for a list item or plain text."""
+        """Write a line that is a list item or plain text."""
         from rich.text import Text
 
         if bullet := _BULLET.match(line):

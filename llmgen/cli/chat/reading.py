@@ -178,7 +178,7 @@ class Prompt:
 
 
 def _unquoted(text: str) -> str:
-    """Without the quotes around a message of several lines."""
+    """The message without the quotes that several lines stand between."""
     body = text.strip()
     if body.startswith(QUOTES) and body.endswith(QUOTES) and len(body) >= 2 * len(QUOTES):
         return body[len(QUOTES) : -len(QUOTES)].strip("\n")

@@ -116,7 +116,7 @@ def _describe_os_error(error: OSError) -> str:
 
 
 def _describe_usage(error: BaseException) -> tuple[str, int]:
-    """The same for Typer's usage errors, recognized by their attributes: their class moved between versions."""
+    """The message and the exit code of Typer's usage errors, known by their attributes: their class has moved."""
     message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "llmgen"

@@ -88,7 +88,7 @@ _KINDS = {
     r"<path>|PATH|<file>": "FILE",
 }
 _DEFAULT = re.compile(r"\[default: [^\]]*\]+")
-_RANGE = re.compile(r"; -?\d+<=?x(?:<=?\d+)?|\s*\[x[<>]=?-?\d+\]|\s*\[-?\d+<=?x(?:<=?\d+)?\]")
+_RANGE = re.compile(r"; x[<>]=?-?\d+|; -?\d+<=?x(?:<=?\d+)?|\s*\[x[<>]=?-?\d+\]|\s*\[-?\d+<=?x(?:<=?\d+)?\]")
 _LEFT = 30  # columns of what is typed
 _GAP = "\0"  # a blank at which no line breaks
 

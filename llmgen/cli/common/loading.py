@@ -89,7 +89,7 @@ def note_local_window(model: Model) -> None:
 
 
 def local_window(model: Model) -> dict[str, int]:
-    """The same as a part of a JSON object; empty where all keys are seen."""
+    """The local window as a part of a JSON object; empty where all keys are seen."""
     local = model.decode_plan.local_window
     return {"decode_local_window": local} if local else {}
 

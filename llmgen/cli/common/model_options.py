@@ -50,23 +50,23 @@ def model_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def file_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The same for a command that generates no token."""
+    """As :func:`model_options`, for a command that generates no token."""
     options = [*_context_and_threads(), *_cache_options()]
     return with_options(command, "engine", options, _engine_options)
 
 
 def cache_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The same for one that besides says the context and the threads in another way."""
+    """As :func:`file_options`, for a command with other options for the context and the threads."""
     return with_options(command, "engine", _cache_options(), _engine_options)
 
 
 def bench_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The same for one that generates tokens, and says the context and the threads in another way."""
+    """As :func:`model_options`, for a command with other options for the context and the threads."""
     return with_options(command, "engine", [*_cache_options(), *_decode_options()], _engine_options)
 
 
 def plan_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The same for a command that plans a cache: its kind is always auto."""
+    """As :func:`model_options`, for a command that plans a cache: its kind is always auto."""
     options = [*_context_and_threads(), *_auto_options(), _rope_option(), _bucket_option()]
     return with_options(
         command, "engine", options, lambda values: _engine_options({**values, "kv_type": AUTO})
@@ -109,7 +109,7 @@ def _bucket_option() -> inspect.Parameter:
 
 
 def _decode_config(values: dict[str, Any]) -> DecodeConfig | None:
-    """From the flags, which are taken out of ``values``; None where none of them was given."""
+    """The configuration that the flags give, which are taken out of ``values``; None where none was given."""
     plan, chunk, local, buckets = (
         values.pop(f"decode_{name}", None) for name in ("plan", "q_chunk", "local_window", "buckets")
     )

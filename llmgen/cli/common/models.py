@@ -75,7 +75,7 @@ def model_path(model: str) -> Path:
 
 
 def _say_which(model: str, path: Path) -> None:
-    """Of a repository without a type, say which file is taken, unless it is the one that is always preferred."""
+    """Say which file of a repository is taken where no type was named, unless it is of the preferred type."""
     reference = parse(model) if "/" in model and not Path(model).exists() else None
     if isinstance(reference, hub.HubReference) and reference.tag is None and reference.file is None:
         if type_in(path.name) != DEFAULT_TYPE:

@@ -56,7 +56,7 @@ class _Output(io.TextIOWrapper):
 
     @classmethod
     def replacing(cls, stream: io.TextIOWrapper) -> _Output:
-        """The same stream in this class; the original stays open because the interpreter holds it too."""
+        """The stream as an object of this class; the original stays open because the interpreter holds it too."""
         stream.flush()
         buffer = io.BufferedWriter(io.FileIO(stream.fileno(), "w", closefd=False))
         return cls(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
@@ -89,7 +89,7 @@ class _Notes(io.TextIOWrapper):
 
     @classmethod
     def replacing(cls, stream: io.TextIOWrapper) -> _Notes:
-        """The same stream in this class; the original stays open because the interpreter holds it too."""
+        """The stream as an object of this class; the original stays open because the interpreter holds it too."""
         stream.flush()
         file = cast(BinaryIO, io.FileIO(stream.fileno(), "w", closefd=False))
         return cls(file, stream.encoding, stream.errors, line_buffering=True)

@@ -62,7 +62,7 @@ def find_template(path: Path, choice: str | None) -> ChatTemplate | None:
 
 
 def template_in(file: GGUFFile, choice: str | None) -> ChatTemplate | None:
-    """The same for an open file."""
+    """As :func:`find_template`, for an open file."""
     from llmgen.tokenizer import choose_template
 
     return choose_template(file, choice, "--template")

@@ -93,7 +93,7 @@ class StepCosts:
         self._kept_gain = 0.0
 
     def known(self) -> dict[str, Any] | None:
-        """For a file: costs and gain in plain steps; None where the draft, or a run with guesses, was not measured."""
+        """What a file keeps: costs and gain in plain steps; None if the draft or a run with guesses was not timed."""
         sizes = [size for size in self._shape if size in _SIZES and self.knows(size)]
         if not sizes or not self.knows(1) or (self._draft_share and not self._guess.known):
             return None

@@ -66,7 +66,7 @@ class DraftSequence:
         self.state.tokens[self._agreed :] = self.new(tokens)
 
     def new(self, tokens: Sequence[int]) -> Sequence[int]:
-        """Those of the sequence's tokens that were not there before."""
+        """The sequence's tokens that were not there before."""
         if self._agreed or not self._skipped:
             return tokens[self._skipped + self._agreed :]
         return [tokens[0], *tokens[self._skipped + 1 :]]  # the first may be the begin-of-text token
@@ -231,7 +231,7 @@ def role_of_guesses(answer: Sequence[int]) -> Role:
 
 
 def _fitting(questions: Sequence[Question]) -> list[Question]:
-    """As many of them, from the first on, as one run takes."""
+    """As many of the tokens, from the first on, as one run takes."""
     fitting, n_tokens = list[Question](), 0
     for question in questions:
         n_tokens += question.sequence.state.n_missing

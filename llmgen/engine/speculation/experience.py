@@ -36,7 +36,7 @@ class _Counts:
 
     @classmethod
     def of(cls, right: float, judged: float) -> _Counts:
-        """From a file.  Raises ValueError for counts that cannot be."""
+        """The counts that a file has. Raises ValueError for counts that cannot be."""
         if not 0 <= right <= judged < float("inf"):
             raise ValueError(f"{right} of {judged} guesses")
         weight = min(1.0, _KEPT / judged) if judged else 1.0
@@ -75,7 +75,7 @@ class Experience:
         return self._bins[min(int(confidence * _BINS), _BINS - 1)]
 
     def known(self) -> dict[str, Any]:
-        """For a file."""
+        """What a file keeps of it."""
         kinds = {str(kind): [counts.right, counts.judged] for kind, counts in self._kinds.items()}
         return {"kinds": kinds, "confidence": [[counts.right, counts.judged] for counts in self._bins]}
 

@@ -216,11 +216,11 @@ class Speculation:
                 self.costs.tried(tried - begun, n, time.perf_counter() - tried)
 
     def speculator(self) -> Speculator:
-        """For a new sequence."""
+        """What guesses for a new sequence."""
         return Speculator(self)
 
     def in_turn(self, states: Sequence[State]) -> list[State]:
-        """The same, another one first each time."""
+        """The answers, beginning with another one each time."""
         self._turn += 1
         first = self._turn % len(states)
         return [*states[first:], *states[:first]]
