@@ -3,8 +3,8 @@
 app.py      the table of commands, loaded lazily
 run/, batch/, bench/, chat/, chats/, tokenize/
             a command each: command.py holds its options and its help
-inspect.py, list.py, perplexity.py, pull.py, warmup.py
-            commands of one file
+inspect.py, list.py, perplexity.py, plan.py, pull.py, quantize.py ...
+            commands of one file each
 common/     what several commands share: options, models, templates, exit codes
 terminal/   how text reaches a terminal or a pipe: output, progress, wrapping
 """

@@ -1,4 +1,16 @@
-"""From logits to text: sampling, stopping, sessions and batches.
+"""From a prompt to an answer: sessions, streams, batches, beams, endings.
+
+Where to begin reading:
+
+stream.py          the events of one answer: a scheduler with one request
+scheduler.py       the one loop: prompts, then a token for each answer, step by step
+request_state.py   a request at work; completion.py: its answer, logits in and events out
+sequence_state.py  which tokens of a sequence are computed, kept or dropped
+endings.py         how an answer ends by itself; stopping.py: from outside
+session.py         a sequence that several answers grow on; batch.py: many answers at once
+beams.py           beam search; perplexity.py: how well a model predicts a text
+guessing.py        guesses for the next run (speculation/ makes them)
+kv_plan.py         the choice of a kind of KV cache, measured by kv_measure.py
 
 The names below load on first use, so that the command line can read the
 options of :class:`SamplingParams` without importing numpy.

@@ -2,6 +2,12 @@
 
 Of the tensor types it knows only ids and sizes; what the bytes mean, ``dequantize`` tells for the few
 that Python reads.  Raises :class:`llmgen.errors.ModelFileError`.
+
+file.py         a model, from one file or several
+part.py         the head of one file, read by cursor.py: metadata.py, then the table of tensors, tensors.py
+mapping.py      the file as memory; large_pages.py: moving it into large pages while it is in use
+types.py        the tensor types: ids and block sizes
+dequantize.py   blocks as float32
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The measurements of ``llmgen bench``.
 
-Every figure is wall-clock time around public calls of :class:`llmgen.model.Model`.
+Every figure is wall-clock time around public calls of :class:`llmgen.backends.cpu.model.Model`.
 """
 
 from __future__ import annotations
