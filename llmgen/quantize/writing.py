@@ -16,10 +16,10 @@ from llmgen.backends.cpu.runtime.library import Progress
 from llmgen.backends.cpu.runtime.threads import default_threads
 from llmgen.backends.cpu.sizes import check_sizes
 from llmgen.errors import LLMGenError, UsageError, shown
-from llmgen.files import replacing
+from llmgen.files import path_of, replacing
 from llmgen.gguf import GGUFFile
 from llmgen.gguf.head import NewTensor, head, padding, u32_pair
-from llmgen.quantize.mixes import Mix
+from llmgen.quantize.mixes import Mix, mix_named
 from llmgen.quantize.plan import Plan, plan
 from llmgen.quantize.tensors import Converter, Done, Loss
 
@@ -58,23 +58,24 @@ class Written:
 
 def quantize(
     file: GGUFFile,
-    mix: Mix,
-    out: Path,
+    mix: Mix | str,
+    out: str | os.PathLike[str],
     *,
     n_threads: int | None = None,
     overwrite: bool = False,
     done: Done | None = None,
     compiling: Progress | None = None,
 ) -> Written:
-    """Write ``file`` in the types of ``mix`` to ``out``; after any error nothing has changed there.
+    """Write ``file`` in the types of ``mix`` (or of its name) to ``out``; after any error nothing has changed there.
 
     Never writes over the file itself, by whatever name.  Raises LLMGenError: UsageError where ``out``
     exists (unless ``overwrite``) or is the model, UnsupportedModelError for tensors that cannot be
     converted, ModelFileError when the model is written to meanwhile.
     """
     check_sizes(None, n_threads)
+    out = path_of(out, "the new file")
     check_target(file, out, overwrite)
-    planned = plan(file, mix)
+    planned = plan(file, mix_named(mix) if isinstance(mix, str) else mix)
     front = _head(file, planned)
     alignment = _alignment(file)
     _check_room(out, len(front) + sum(t.nbytes + padding(t.nbytes, alignment) for t in planned))

@@ -87,6 +87,16 @@ def test_metadata_are_carried_over_byte_for_byte(tmp_path: Path) -> None:
     assert raw[24:].startswith(b"".join(expected))
 
 
+def test_names_of_types_and_files(tmp_path: Path) -> None:
+    with GGUFFile.open(tiny.write(tmp_path / "source.gguf")) as file:
+        written = quantize(file, "q4_k", str(tmp_path / "out.gguf"))
+        assert (written.plan.mix, written.path) == (MIXES["Q4_K_M"], tmp_path / "out.gguf")
+        with pytest.raises(UsageError, match="no type 'Q4_X'"):
+            quantize(file, "Q4_X", tmp_path / "no.gguf")
+        with pytest.raises(UsageError, match="the new file must be given as a text or a path"):
+            quantize(file, "Q4_0", 3)  # type: ignore[arg-type]
+
+
 def test_parts_become_one_file(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", split_max_tensors=2)
     weights = {f"blk.{i}.w.weight": np.full((4, 32), i + 1, np.float32) for i in range(5)}

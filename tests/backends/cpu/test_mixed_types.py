@@ -12,10 +12,12 @@ import gguf
 import tiny
 from engines import engine, one_by_one
 from gguf_writing import write_out
+from llmgen.gguf import GGMLType, GGUFFile
+from llmgen.gguf.head import NewTensor, head, padding
 from naive import logits, nmse
 
 WIDTH, LAYERS = 256, 1
-KEYS = [key for key in QUANTIZED if key != "q2_0"]  # which the gguf package does not know yet
+KEYS = [key for key in QUANTIZED if key != "q2_0"]  # which the gguf package cannot write yet
 NAMES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 
@@ -81,6 +83,29 @@ def test_experts_of_any_type(first: int, tmp_path: Path) -> None:
     path = tmp_path / "experts.gguf"
     write(path, "q4_0", "q4_0", ("q4_0",) * 4 + tuple(chosen), experts=True)
     check(path)
+
+
+def test_a_type_that_the_gguf_package_cannot_write(tmp_path: Path) -> None:
+    """Q2_0 in all matrices, those of experts among them."""
+    write(tmp_path / "q1_0.gguf", "q1_0", "q1_0", ("q1_0",), experts=True)
+    with GGUFFile.open(tmp_path / "q1_0.gguf") as file:
+        write_in(tmp_path / "q2_0.gguf", file, "q2_0")
+    check(tmp_path / "q2_0.gguf")
+
+
+def write_in(path: Path, file: GGUFFile, key: str) -> None:
+    """A file like another, but for its quantized matrices, which are new ones in a type."""
+    rng, kind = np.random.default_rng(3), GGMLType[key.upper()]
+    tensors, data = [], []
+    for tensor in file.tensors.values():
+        stays = tensor.type is GGMLType.F32
+        n_matrices = 1 if stays else tensor.n_elements // WIDTH**2
+        parts = [tensor.data] if stays else [small_blocks(key, rng) for _ in range(n_matrices)]
+        nbytes = sum(part.nbytes for part in parts)
+        tensors.append(NewTensor(tensor.name, tensor.shape, tensor.type if stays else kind))
+        data += [*(part.tobytes() for part in parts), bytes(padding(nbytes, 32))]
+    pairs = [file.pair(key) for key in file.metadata]
+    path.write_bytes(b"".join([head(pairs, tensors, 32), *data]))
 
 
 def check(path: Path) -> None:
