@@ -7,6 +7,8 @@ import copy
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,16 @@ def changed(name: str, kind: str) -> dict[str, Any]:
 def build_changed(name: str, kind: str, type: str = "f32") -> Path:
     """The GGUF file of ``changed`` with its matrices in ``type``."""
     return _build(changed(name, kind), f"{name}+{kind}-{type}", type)
+
+
+@contextmanager
+def changed_file(name: str, kind: str) -> Iterator[Path]:
+    """The GGUF file of ``changed`` as long as the block lasts: all of them together would take gigabytes."""
+    path = _build(changed(name, kind), f"{name}+{kind}-once", "f32")
+    try:
+        yield path
+    finally:
+        path.unlink()
 
 
 def build_variant(

@@ -160,9 +160,7 @@ def test_a_file_that_cannot_grow(tmp_path: Path) -> None:
 
     command = [*PROGRAM, "quantize", str(source), "F16", "-o", str(tmp_path / "out.gguf")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), preexec_fn=limit)
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
-    assert "out.gguf could not be written: File too large; make room" in line
+    assert "out.gguf could not be written: File too large; make room" in refused(done)
     assert os.listdir(tmp_path) == ["s.gguf"]
 
 
@@ -170,7 +168,7 @@ def test_a_file_that_cannot_grow(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     source = tmp_path / "s.gguf"
     wide(source)
-    program = signalled("llmgen.quantize.writing:Written.count")  # a tensor is in the new file
+    program = signalled("llmgen.quantize.tensors:Converter.pieces", 2)  # a tensor is in the new file
     command = [*program, "quantize", str(source), "Q4_0", "-o", str(tmp_path / "out.gguf"), "-t", "1"]
     done = subprocess.run(command, capture_output=True, env=environment())
     assert done.returncode == 130, done.stderr

@@ -9,7 +9,7 @@ import pytest
 
 import gguf
 import variants
-from archs import CHANGED, SPECS, UNORDERED, build_arch, build_changed, build_variant, reference
+from archs import CHANGED, SPECS, UNORDERED, build_arch, build_changed, build_variant, changed_file, reference
 from engines import engine, in_chunks, one_by_one
 from llmgen.backends.cpu.states import StateLayout
 from llmgen.errors import ContextFullError, Interrupted, UsageError
@@ -38,7 +38,7 @@ def test_reference_logits(name: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), CHANGED)
 def test_more_layers_and_experts_yarn_and_scaled_logits(name: str, kind: str) -> None:
     tokens, expected = reference(f"{name}+{kind}")
-    with engine(build_changed(name, kind)) as model:
+    with changed_file(name, kind) as path, engine(path) as model:
         seq = model.new_sequence()
         if name in UNORDERED:
             assert nmse(model.prefill(seq, tokens.tolist(), logits="all"), expected) < LIMIT
