@@ -30,7 +30,7 @@ from llmgen.engine.kv_plan import (
     nothing_to_choose,
 )
 from llmgen.engine.kv_plan_file import default_file, keep, kept, measuring_alone, plan_key, warn_not_kept
-from llmgen.errors import LLMGenError
+from llmgen.errors import LLMGenError, UnsupportedModelError
 from llmgen.gguf import GGUFFile
 from llmgen.model.fingerprint import fingerprint
 from llmgen.model.kv_config import AUTO, KVAutoConfig, KVCacheConfig
@@ -61,6 +61,11 @@ def plan_for(
     decoder, layout = dry_run(file, n_ctx, n_threads=n_threads, rope_scaling=rope_scaling)
     if not layout.bytes_per_token:
         return nothing_to_choose(layout.n_ctx)
+    if not decoder.causal:
+        raise UnsupportedModelError(
+            f"KV cache kinds are measured over generated tokens, and {decoder.architecture} models write by diffusion; "
+            "name a kind (--kv-type)"
+        )
     threads = default_threads() if n_threads is None else n_threads
     budget, path = _budget(config), config.plan_path or default_file()
     where = machine(target().level, threads)

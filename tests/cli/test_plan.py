@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,8 @@ import tiny
 from archs import build_arch
 from llmgen.api_decode import PlannedReading
 from llmgen.cli.plan import _print, _print_readings
-from llmgen.engine.kv_plan import Candidate, Plan
+from llmgen.engine.kv_measure import Quality
+from llmgen.engine.kv_plan import CANDIDATES, Candidate, Plan
 from llmgen.model.decode_config import Measured, Reading
 from llmgen.model.kv_config import KVCacheConfig
 from program import llmgen, refused
@@ -44,8 +48,8 @@ def test_a_plan_as_json_and_as_a_table(model: str, tmp_path: Path) -> None:
     assert "measuring" in done.stderr
     assert "measuring" not in table.stderr  # the plan was kept
     lines = table.stdout.splitlines()
-    assert lines[0].split()[:3] == ["KV", "cache", "a"]
-    assert sum("too large" in line for line in lines) == 5
+    assert lines[0].split()[:3] == ["KV", "cache", "context"]
+    assert sum("too big" in line for line in lines) == 5
     [end] = [i for i, line in enumerate(lines) if line.startswith(f"{plan['chosen']} for 128 tokens")]
     assert lines[end] == f"{plan['chosen']} for 128 tokens (at most 8.0 kB): {plan['reason']}"
     assert sum("chosen" in line for line in lines[:end]) == 1
@@ -69,15 +73,40 @@ def test_a_model_without_keys_has_nothing_to_plan(tmp_path: Path) -> None:
     assert not kept.exists()
 
 
+def test_a_model_that_generates_no_tokens_is_refused(tmp_path: Path) -> None:
+    done = llmgen("plan", str(build_arch("dream-dense")), "--kv-plan", str(tmp_path / "plans.json"))
+    assert refused(done, 1) == (
+        "KV cache kinds are measured over generated tokens, and dream models write by diffusion; "
+        "name a kind (--kv-type)"
+    )
+
+
 def test_why_kinds_fail_stands_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     """In a column of its own it would make the others too narrow for a terminal."""
     f16, nf4 = KVCacheConfig(), KVCacheConfig(k="nf4", v="nf4")
     bad = Candidate(nf4, 5, 500, True, failed=("mean KL 0.2, at most 0.1", "ratio 2, at most 1.05"))
     _print(Plan(100, None, (Candidate(f16, 10, 1000, True), bad), f16, "because", True))
     _, _, row, _, why, end = capsys.readouterr().out.splitlines()
-    assert row.split() == ["nf4", "5", "B", "500", "B", "fails"]
+    assert row.split() == ["nf4", "500", "B", "fails"]
     assert why == "nf4 fails: mean KL 0.2, at most 0.1; ratio 2, at most 1.05"
     assert end.startswith("f16 for 100 tokens")
+
+
+def test_the_table_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the longest kinds, and figures as long as they get: nothing is broken in two."""
+    quality = Quality(68, 2.0, -0.0128, 1.0129, 1.54e-2, 1.0)
+    rows = [Candidate(kinds, 999_900, 999_900_000, True, quality, 9999, 0.12345) for kinds in CANDIDATES]
+    rows[0] = dataclasses.replace(rows[0], fits=False)
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "80")
+    _print(Plan(4096, None, tuple(rows), CANDIDATES[3], "because", True))
+    lines = [line for line in terminal.getvalue().splitlines() if "999.9 MB" in line]
+    assert len(lines) == len(CANDIDATES)
+    for line, kinds in zip(lines, CANDIDATES, strict=True):
+        figures = "999.9 MB -0.0128 1.0129 1.5e-02 100% 9999 123.45".split()
+        assert line.split()[: 1 + len(figures)] == [str(kinds), *figures]
 
 
 def test_readings_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,13 @@ def _rich_table(
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(title=Text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    drawn = Table(
+        title=Text(title) if title else None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for index, column in enumerate(columns):
         drawn.add_column(Text(column), justify="right" if index in right else "left", overflow="fold")
     for row in cells:
