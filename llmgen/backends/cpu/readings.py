@@ -15,10 +15,13 @@ from dataclasses import dataclass, field, replace
 from llmgen.model.decode_config import STREAMS, DecodePlan, Measured, Reading
 
 ROUNDS = 6
-"""Steps of each way."""
-_WARMING = 2  # steps before them, which pay for what comes into the caches
-_GAIN = 0.98  # of the best step's time with the way in use: what a better one has to stay below
-_SPREAD = 1.1  # of a way's best step: what half of its steps have to stay below
+"""Steps that are timed with each way."""
+_WARMING = 2
+"""Steps before them that do not count, because they fill the caches."""
+_GAIN = 0.98
+"""A way replaces the one in use if its best step takes less than this share of that one's best step."""
+_SPREAD = 1.1
+"""The machine is quiet enough if half of a way's steps take less than this many times its best step."""
 _ATTEMPTS = 3
 
 

@@ -19,11 +19,16 @@ from llmgen.gguf.large_pages import supported
 Load = Literal["auto", "mmap", "memory"]
 
 _LOADS: tuple[Load, ...] = get_args(Load)
-_PATIENCE = 10e-9  # seconds of generated tokens for each byte before "auto" begins
-_SHARE = 0.2  # of their time that it spends from then on
-_TRIALS = 3  # comparisons of what was moved with what was not
-_WORTH = 0.96  # of the time of reading: what is not faster than that stays where it is
-_LEAST = 64 << 20  # bytes from which on it moves them: less stays in the caches of some processors
+_PATIENCE = 10e-9
+"""How long "auto" waits: seconds spent on generated tokens, for each byte of the weights."""
+_SHARE = 0.2
+"""The share of the time of generated tokens that "auto" then spends on moving weights."""
+_TRIALS = 3
+"""How often a piece that was moved is compared with one that was not."""
+_WORTH = 0.96
+"""Weights are moved on if reading a moved piece takes at most this share of the time."""
+_LEAST = 64 << 20
+"""Bytes of the smallest model that "auto" moves: a smaller one stays in the caches of some processors."""
 
 _log = logging.getLogger(__name__)
 

@@ -78,9 +78,9 @@ class StepCosts:
         """``draft_share``: what the draft is taken to cost before it was measured, as a share of the model's time."""
         self._draft_share = draft_share
         self._guess, self._follow = Smoothed(), Smoothed()
-        self._tried = Smoothed()  # guesses before any text
-        self._more = Smoothed()  # what one more token in a run of the draft costs, in guesses
-        self._granted_s = 0.0  # what the guesses for the next run lose if all of them are wrong
+        self._tried = Smoothed()  # seconds of a guess, timed before there is any text
+        self._more = Smoothed()  # the cost of one more token in a run of the draft, as a share of a guess
+        self._granted_s = 0.0  # the seconds that the guesses for the next run lose if all of them are wrong
         self._account = Account()
         self._scale = 0.0  # seconds of a plain step
         self._shape: dict[int, Smoothed] = {}  # tokens in a run -> its cost, in plain steps

@@ -1,4 +1,4 @@
-"""The steps that concatenate keys and values to a sequence's cache, in the kinds and places of kernels/kv."""
+"""The steps that append keys and values to a sequence's cache, in the kinds and places of kernels/kv."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ group_bytes_of, block_bytes_of = inline(key_group_bytes), inline(value_block_byt
 
 
 def _store(put_key: Any, put_value: Any) -> Any:
-    """A step that concatenates keys and values; put(row, n, part of the cache, block of a head, position in it)."""
+    """A step that appends keys and values; put(row, n, part of the cache, block of a head, position in it)."""
 
     def store(args: int, thread: int, n_threads: int) -> None:
-        """Concatenate this run's rows (heads first..last) to the cache, each at its position."""
+        """Append this run's rows (heads first..last) to the cache, each at its position."""
         control, blocks = arg(args, at.control), arg(args, at.blocks)
         key_dim, value_dim = arg(args, at.key_dim), arg(args, at.value_dim)
         first, last = tokens_of(control, arg(args, at.split_tokens), thread, n_threads)

@@ -21,17 +21,27 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
-_PROBE_RUNS = 4  # runs that are timed before the counts are compared ...
-_PROBE_SECONDS = 0.05  # ... unless they took this long together
-_CLEARLY_WORSE = 1.5  # times the other count's mean: one run is enough
-_FIRST_HOLD = 32  # runs until another number is tried again ...
-_HOLD_UNPROVEN = 8  # ... and where only the system said that fewer are better
+_PROBE_RUNS = 4
+"""Runs that are timed with each of two thread counts before the two are compared ..."""
+_PROBE_SECONDS = 0.05
+"""... unless they have taken this long together."""
+_CLEARLY_WORSE = 1.5
+"""A single run is enough if it takes this many times the other count's mean."""
+_FIRST_HOLD = 32
+"""Runs until another count is tried again; doubled each time it loses, up to ``_LONGEST_HOLD`` ..."""
 _LONGEST_HOLD = 1024
-_LOOKS = 4  # at the other processes in that time, but not more often than every 8 runs nor less than every 32
-_LOST_SHARE = 0.08  # of the wall time off the processor: a sign of trouble
-_LONG_WAITS = 150  # yields at barriers per millisecond, of about half a microsecond each: likewise
-_LASTING = 2  # timed runs that are in trouble, too: it is not over yet
-_LONG_RUN = 64  # tokens of a run before which the system is asked
+_HOLD_UNPROVEN = 8
+"""... and where fewer threads were taken only because the system said that other processes want to run."""
+_LOOKS = 4
+"""How often the system is asked about other processes in that time; at least every 32 runs, at most every 8."""
+_LOST_SHARE = 0.08
+"""A run is in trouble if thread 0 was off its processor for this share of the wall time ..."""
+_LONG_WAITS = 150
+"""... or yielded it at barriers this often per millisecond; a yield takes about half a microsecond."""
+_LASTING = 2
+"""Trouble lasts if this many of the runs that are timed after the first one are in trouble, too."""
+_LONG_RUN = 64
+"""Before a run of this many tokens, the system is asked how many threads of other processes want to run."""
 
 
 class ThreadPolicy:
