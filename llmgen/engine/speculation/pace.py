@@ -126,10 +126,10 @@ class Pace:
 
     def _number(self, record: _Record, kind: int, most: int, n_sequences: int, guess_s: float) -> int:
         if record.rest and self.idle != "measuring":
-            record.rest -= 1
-            record.trial = 0 if record.rest else _TRIAL
-            self.idle = "wrong" if record.rest else self.idle
-        if record.rest or record.trial:
+            self._count_rest(record)
+        if record.rest:
+            return 0
+        if record.trial:
             return min(record.trial, most, 1 if kind == DRAFT else most)
         if most < 1:
             return 0
@@ -141,15 +141,23 @@ class Pace:
             record.next_rest = _FIRST_REST
         return best
 
+    def _count_rest(self, record: _Record) -> None:
+        """One step of a pause has passed; after the last one comes a trial."""
+        record.rest -= 1
+        if record.rest:
+            self.idle = "wrong"
+        else:
+            record.trial = _TRIAL
+
     def _paying(self, record: _Record, kind: int, most: int, n_sequences: int, guess_s: float) -> int:
+        """The number of guesses, at most ``most``, that pays by what is known; 0 where none does."""
         config = self._config
         if record.judged >= _ENOUGH and record.share < config.min_acceptance:
             return 0
         if not config.adaptive:
             return min(config.k, most)
-        if (
-            record.judged < _ENOUGH
-        ):  # of a draft one by one: those after a wrong guess cost something and tell nothing
+        if record.judged < _ENOUGH:
+            # of a draft one by one: those after a wrong guess cost something and tell nothing
             return min(config.k, most, record.judged + 1 if kind == DRAFT else most)
         best = self._best(record.possible, most, n_sequences, guess_s)
         if kind == DRAFT and best:

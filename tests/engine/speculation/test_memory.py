@@ -61,15 +61,15 @@ def test_it_holds_for_what_it_was_measured_with_only(tmp_path):
 
 
 def test_first_answers_gain_more_after_a_program_that_gained(monkeypatch, tmp_path):
+    """All guesses are right: with fewer, answers differ by more than known costs gain, two or three percent."""
+
     def times(memory=None):
-        return [answers(Clock(monkeypatch, i), QWEN, 0.5, 0.8, seed=i, memory=memory)[0] for i in SEEDS]
+        return [answers(Clock(monkeypatch, i), QWEN, 0.2, 1.0, seed=i, memory=memory)[0] for i in SEEDS]
 
     memory = GuessMemory(tmp_path / "guesses.json", "it")
-    answers(Clock(monkeypatch), QWEN, 0.5, 0.8, lengths=(200,), seed=9, memory=memory)
-    fresh, knowing = times(), times(memory)
-    assert sum(knowing) < sum(fresh)
-    assert max(knowing) < max(fresh)
-    assert max(knowing) < 1.01
+    answers(Clock(monkeypatch), QWEN, 0.2, 1.0, lengths=(200,), seed=9, memory=memory)
+    for fresh, knowing in zip(times(), times(memory), strict=True):
+        assert knowing < fresh - 0.01
 
 
 @pytest.mark.parametrize("steps", [FLAT, STEEP])
