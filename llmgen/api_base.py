@@ -117,7 +117,8 @@ class LoadedModel:
         none.  ``draft``, the path or name of a smaller model with the same vocabulary, and ``lookup``
         guess tokens, so that one run gives several of them; the text stays the same.
         ``speculation`` has further options of that.  ``progress`` is called while kernels are
-        compiled, ``kv_report`` with each candidate of "auto" that is about to be measured.
+        compiled, ``kv_report`` with each candidate of "auto" that is about to be measured (None: another program
+        is measuring, and this one waits).
         Raises :class:`LLMGenError`.
         """
         started = time.perf_counter()
