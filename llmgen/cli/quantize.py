@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmgen.cli.common.interrupts import leaving_nothing
 from llmgen.cli.common.loading import compiling, open_llm
 from llmgen.cli.common.model_options import EngineOptions
 from llmgen.cli.common.models import ModelArgument, model_path
@@ -101,7 +102,7 @@ def _write(file: GGUFFile, mix: Mix, out: Path, force: bool, threads: int | None
     planned = plan(file, mix)
     _warn(planned)
     with Bar(f"to {mix.name}", sum(t.tensor.n_elements for t in planned), number=count) as bar:
-        with compiling() as progress:
+        with leaving_nothing(), compiling() as progress:
             return quantize(
                 file,
                 mix,

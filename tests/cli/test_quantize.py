@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -165,13 +166,16 @@ def test_a_file_that_cannot_grow(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_no_signal_leaves_half_a_file(tmp_path: Path, number: int, code: int) -> None:
     source = tmp_path / "s.gguf"
     wide(source)
-    program = signalled("llmgen.quantize.tensors:Converter.pieces", 2)  # a tensor is in the new file
+    program = signalled("llmgen.quantize.tensors:Converter.pieces", 2, number)  # a tensor is in the new file
     command = [*program, "quantize", str(source), "Q4_0", "-o", str(tmp_path / "out.gguf"), "-t", "1"]
     done = subprocess.run(command, capture_output=True, env=environment())
-    assert done.returncode == 130, done.stderr
+    assert done.returncode == code, done.stderr
     assert b"Traceback" not in done.stderr
     assert os.listdir(tmp_path) == ["s.gguf"]
 

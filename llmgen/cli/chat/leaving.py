@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from llmgen.cli.common.interrupts import Stop
+from llmgen.cli.common.interrupts import Stop, asked_to_leave
 
 
 class Leaving:
@@ -58,17 +56,6 @@ class Leaving:
 
     @contextmanager
     def noticed(self) -> Iterator[None]:
-        """Handle the signals within; one that the caller ignores (nohup) stays ignored."""
-        if threading.current_thread() is not threading.main_thread():
+        """Handle the signals within."""
+        with asked_to_leave(self.handle):
             yield
-            return
-        before = {}
-        for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
-            number = getattr(signal, name, None)  # Windows has no SIGHUP, others no SIGBREAK
-            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-                before[number] = signal.signal(number, self.handle)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Ctrl-C, the same for every command.
+"""Ctrl-C, the same for every command, and the signals that ask a program to leave.
 
 Before and after a command it ends the process.  While a command works it raises
 KeyboardInterrupt; within :func:`noted` it only sets a cancel token.  A caller that
@@ -40,6 +40,38 @@ def noted() -> Iterator[Stop]:
     finally:
         if before is not None:
             signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def asked_to_leave(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Call ``handler`` at SIGTERM within, and at SIGHUP of a terminal that is closed.
+
+    A signal that the caller ignores (nohup) stays ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {}
+    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP, others no SIGBREAK
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
+def leaving_nothing() -> Iterator[None]:
+    """SIGTERM and SIGHUP within raise SystemExit, so that files that are half written go, as at Ctrl-C."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)  # the exit code that a shell gives such an end
+
+    with asked_to_leave(leave):
+        yield
 
 
 class Stop:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from llmgen import hub
+from llmgen.cli.common.interrupts import leaving_nothing
 from llmgen.cli.terminal.output import note, size
 from llmgen.cli.terminal.progress import Bar
 from llmgen.cli.terminal.settings import can_draw
@@ -84,7 +85,8 @@ def _say_which(model: str, path: Path) -> None:
 
 def fetch(model: hub.KnownModel | hub.Reference) -> Path:
     """Fetch a model, with progress on stderr."""
-    return _fetch_known(model) if isinstance(model, hub.KnownModel) else _fetch_reference(model)
+    with leaving_nothing():
+        return _fetch_known(model) if isinstance(model, hub.KnownModel) else _fetch_reference(model)
 
 
 def _fetch_reference(reference: hub.Reference) -> Path:
