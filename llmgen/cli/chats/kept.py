@@ -41,6 +41,7 @@ class KeptFile:
         self.path = path
         self._lock: BinaryIO | None = None
         self._left = _signature(path)  # the file as this program found or left it
+        self._was_taken = False
 
     @classmethod
     def new(cls, piped: bool) -> KeptFile:
@@ -51,11 +52,12 @@ class KeptFile:
     def take(self) -> bool:
         """Lock the file; False if another program has it open.  Raises OSError.
 
-        What another one has written until then is what this program finds: it is to be read after this.
+        What others have written before the first time is what this program finds: it is to be read after that.
         """
         if self._lock is None:
             self._lock = _hold(_lock_path(self.path))
-            self._left = _signature(self.path)
+            if self._lock is not None and not self._was_taken:
+                self._left, self._was_taken = _signature(self.path), True
         return self._lock is not None
 
     def adopt(self) -> None:

@@ -94,6 +94,16 @@ def test_a_file_that_another_has_changed_is_left_alone() -> None:
     assert not file.path.exists()
 
 
+def test_what_another_writes_while_this_program_does_not_hold_it_is_left_alone() -> None:
+    file = kept.KeptFile(saved("one", 1))
+    assert file.write(HI)
+    file.close()
+    file.path.write_text("another's")
+    assert not file.write(HI)
+    assert file.path.read_text() == "another's"
+    file.close()
+
+
 def test_what_was_piped_and_is_now_typed_counts_as_typed() -> None:
     file = kept.KeptFile(saved("one-piped", 1))
     assert file.take()
