@@ -130,16 +130,15 @@ def _warn_of_losses(written: Written) -> None:
     if not written.lost:
         return
     name, share = max(written.lost.items(), key=lambda item: item[1])
-    kind = next(t.type.name for t in written.plan if t.tensor.name == name)
-    others = len(written.lost) - 1
+    tensor = next(t for t in written.plan if t.tensor.name == name)
+    kind, others = tensor.type.name, len(written.lost) - 1
+    also = f", as are some of {others} other tensor{'s' * (others > 1)} (--json lists them)" if others else ""
+    keeping = "F32 keeps" if kind == "BF16" else "BF16 and F32 keep"
+    hint = (
+        "" if tensor.tensor.type.name == "F64" else f"; {keeping} them"
+    )  # F64 goes beyond the range of all others
     note(
-        f"{_percent(share)} of the weights of {visible(name)} are too small for {kind}, and are lost"
-        + (
-            f", as are some of {others} other tensor{'s' * (others > 1)} (--json lists them)"
-            if others
-            else ""
-        )
-        + f"; {'F32 keeps' if kind == 'BF16' else 'BF16 and F32 keep'} them"
+        f"{_percent(share)} of the weights of {visible(name)} are too small for {kind}, and are lost{also}{hint}"
     )
 
 

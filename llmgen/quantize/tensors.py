@@ -24,6 +24,8 @@ _PIECE = 1 << 20
 _FLOATS_TOGETHER = 32
 
 Floats = npt.NDArray[np.float32]
+Exact = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+"""Weights as the file has them: float64 if they are F64."""
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -95,11 +97,14 @@ class Converter:
         weights = self._floats(data, source, n)
         if plan.factors is not None:
             weights *= _stretched(plan.factors, plan.tensor.n_elements, start, n)
-        _check_finite(weights, plan)
+        exact = data.view("<f8") if source is GGMLType.F64 else weights
+        _check_finite(exact, plan)
         if not plan.changes:
             return Piece(data, n)
+        if not np.isfinite(weights).all():
+            raise _too_large(exact, plan)
         out = self._quantized(weights, plan.type)
-        return Piece(out, n, _loss(weights, self._floats(out, plan.type, n), plan))
+        return Piece(out, n, _loss(exact, self._floats(out, plan.type, n), plan))
 
     def _floats(self, data: Bytes, kind: GGMLType, n: int) -> Floats:
         """n values from bytes of a type; all levels and llama.cpp give the same."""
@@ -125,7 +130,7 @@ def _stretched(factors: Floats, n_elements: int, start: int, n: int) -> Floats:
     return factors[(start + np.arange(n)) // (n_elements // len(factors))]
 
 
-def _check_finite(weights: Floats, plan: TensorPlan) -> None:
+def _check_finite(weights: Exact, plan: TensorPlan) -> None:
     if not np.isfinite(weights).all():
         raise UnsupportedModelError(
             f"the tensor {shown(plan.tensor.name)} has weights that are NaN or infinite, expected numbers; "
@@ -133,7 +138,7 @@ def _check_finite(weights: Floats, plan: TensorPlan) -> None:
         )
 
 
-def _loss(weights: Floats, values: Floats, plan: TensorPlan) -> Loss:
+def _loss(weights: Exact, values: Floats, plan: TensorPlan) -> Loss:
     """What is lost where weights have become values.  Raises UnsupportedModelError for weights that are too large.
 
     A block is lost if its error is as large as itself, so that zeros would be as good: scales have a smallest
@@ -153,12 +158,14 @@ def _loss(weights: Floats, values: Floats, plan: TensorPlan) -> Loss:
     return Loss(float(errors.sum()), float(squares.sum()), n_lost)
 
 
-def _too_large(weights: Floats, plan: TensorPlan) -> UnsupportedModelError:
+def _too_large(weights: Exact, plan: TensorPlan) -> UnsupportedModelError:
     largest = weights[np.abs(weights).argmax()]
-    other = "F32" if plan.type is GGMLType.BF16 else "BF16 or F32"
+    choices = "F32" if plan.type is GGMLType.BF16 else "BF16 or F32"
+    fits = abs(largest) <= np.finfo(np.float32).max
+    way_out = f"choose {choices}" if fits else "no type that can be written has room for it"
     return UnsupportedModelError(
         f"the tensor {shown(plan.tensor.name)} has a weight of {largest:.5g}, which is too large for "
-        f"{plan.type.name}; choose {other}"
+        f"{plan.type.name}; {way_out}"
     )
 
 

@@ -20,7 +20,7 @@ from llmgen.files import path_of, replacing
 from llmgen.gguf import GGUFFile
 from llmgen.gguf.head import NewTensor, head, padding, u32_pair
 from llmgen.quantize.mixes import Mix, mix_named
-from llmgen.quantize.plan import Plan, plan
+from llmgen.quantize.plan import Plan, TensorPlan, plan
 from llmgen.quantize.tensors import Converter, Done, Loss
 
 _SPLIT = ("split.no", "split.count", "split.tensors.count")
@@ -38,6 +38,10 @@ class Written:
     plan: Plan
     nbytes: int = 0
     losses: dict[str, Loss] = field(default_factory=dict)
+
+    def count(self, planned: TensorPlan, loss: Loss) -> None:
+        """Take in what a tensor has lost; all of it is in the new file."""
+        self.losses[planned.tensor.name] = loss
 
     @property
     def error(self) -> float:
@@ -161,7 +165,7 @@ def _write_tensors(
                     done(finished, total)
             new.write(bytes(padding(tensor.nbytes, alignment)))
             if tensor.changes:
-                written.losses[tensor.tensor.name] = loss
+                written.count(tensor, loss)
 
 
 def _check_room(out: Path, nbytes: int) -> None:

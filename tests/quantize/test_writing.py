@@ -183,6 +183,22 @@ def test_a_large_block_is_not_lost_beside_one_that_is_not(tmp_path: Path) -> Non
         made(source, "Q6_K", tmp_path / "out.gguf")
 
 
+def test_weights_of_64_bits_beyond_float32(tmp_path: Path) -> None:
+    matrices = {f"blk.{i}.w.weight": np.full((4, 256), 10.0**e) for i, e in enumerate((0, -60, 60))}
+
+    def source(*names: str) -> Path:
+        writer = gguf.GGUFWriter(tmp_path / "source.gguf", "llama")
+        for name in names:
+            writer.add_tensor(name, matrices[name])
+        write_out(writer)
+        return tmp_path / "source.gguf"
+
+    with GGUFFile.open(source("blk.0.w.weight", "blk.1.w.weight")) as file:
+        assert quantize(file, "F32", tmp_path / "out.gguf").lost == {"blk.1.w.weight": 1}
+    with pytest.raises(UnsupportedModelError, match=r"a weight of 1e\+60, .* for F32; no type .* has room"):
+        made(source("blk.2.w.weight"), "F32", tmp_path / "no.gguf")
+
+
 def test_the_model_itself_is_never_written(tmp_path: Path) -> None:
     source = tiny.write(tmp_path / "source.gguf")
     content = source.read_bytes()
