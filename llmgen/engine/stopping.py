@@ -68,8 +68,12 @@ class Watchdog:
         self.closed = False
         self._model = model
         self._cancel = checked_cancel(cancel)
-        self._in_call: Sequence[Limits] = ()
         self._running = model
+        self.renew()
+
+    def renew(self) -> None:
+        """No call is running, nor is one in a forked child, whatever other threads of the parent were doing."""
+        self._in_call: Sequence[Limits] = ()
         self._guard = threading.Lock()
 
     def start(self, limits: Limits) -> None:
@@ -137,6 +141,8 @@ class _Watch:
         """Also in a forked child: neither the thread nor whoever held the lock came along."""
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        for watchdog in list(self._watchdogs):
+            watchdog.renew()
 
     def add(self, watchdog: Watchdog) -> None:
         with self._changed:

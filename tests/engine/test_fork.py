@@ -12,6 +12,7 @@ import pytest
 from engine.fakes import FakeModel, FakeTokenizer
 from llmgen.engine import Batch, Request, SamplingParams, Session
 from llmgen.engine.sessions import Sessions
+from llmgen.engine.stopping import Limits, Watchdog
 from program import HANGS_S
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
@@ -79,3 +80,28 @@ def test_a_child_takes_its_turn_though_another_thread_had_it() -> None:
         done.set()
         thread.join()
     assert session.generate([1, 2, 3], SHORT).token_ids == expected
+
+
+def test_a_call_that_another_thread_of_the_parent_makes_stops_none_in_a_child() -> None:
+    model, stops, over = FakeModel(), list[bool](), threading.Event()
+    model.cancel = lambda: stops.append(True)  # type: ignore[method-assign]
+    over.set()
+    watchdog, limits = Watchdog(model, over), Limits()
+    watchdog.start(limits)
+    begun, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: watchdog.call([limits], lambda: (begun.set(), done.wait())))
+    thread.start()
+    begun.wait()
+
+    def work() -> bool:
+        stops.clear()
+        watchdog.stop_if_due()
+        return not stops
+
+    try:
+        watchdog.stop_if_due()
+        assert stops
+        assert in_a_child(work) == 0
+    finally:
+        done.set()
+        thread.join()
