@@ -22,7 +22,7 @@ FIRST_RUNS = 3
 _FEW = 2
 """Tokens of a usual run of the draft: its own last guess, and the token that the model chose after it."""
 _ANY = 1 << 30
-_MOST_KEPT_GAIN = 1.0
+_MOST_KEPT_GAIN = 0.5
 """How much of the gain of earlier answers, and of earlier programs, may be lost again, in plain steps."""
 _SIZES, _COSTS = range(2, 17), (0.1, 100.0)
 """Tokens of a run, and costs in plain steps, that a file may tell of."""
