@@ -12,7 +12,7 @@ import pytest
 import tiny
 from llmgen.backends.cpu.runtime.cpu import target
 from llmgen.cli.app import COMMANDS
-from program import PROGRAM, environment, llmgen, refused
+from program import HANGS_S, PROGRAM, environment, llmgen, refused
 
 
 def modules_after(*arguments: str) -> set[str]:
@@ -157,10 +157,12 @@ def test_ctrl_c_in_the_import_of_numpy_waits_for_its_end(tmp_path: Path) -> None
         "from llmgen.cli.common.exits import reporting\n"
         "with reporting():\n"
         "    import numpy\n"
-        "    time.sleep(20)\n"
+        f"    time.sleep({2 * HANGS_S})\n"
         "    print('too late')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=HANGS_S
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, "imported\n", "")
 
 

@@ -123,6 +123,15 @@ def _handle_with(handler: Callable[..., object] | signal.Handlers) -> Any:
     return before
 
 
+def _interrupt_main() -> None:
+    """Ctrl-C once more, from another thread; where the system can do that, it ends a wait of the main thread, too."""
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        signal.pthread_kill(main, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, but not while numpy is imported: its compiled modules would make an ImportError of it.
 
@@ -131,7 +140,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     caller = frame
     while caller is not None:
         if caller.f_code.co_name == "<module>" and str(caller.f_globals.get("__name__")).startswith("numpy"):
-            again = threading.Timer(_AGAIN_S, _thread.interrupt_main)
+            again = threading.Timer(_AGAIN_S, _interrupt_main)
             again.daemon = True
             again.start()
             return
