@@ -33,9 +33,9 @@ class Control:
         ):
             self._fields[FIELDS[name]] = array.ctypes.data
         self.address = int(self._fields.ctypes.data)
-        self._words = self._fields.data  # quicker than the array for single values, as are these
-        self._row_of_a_token = self._rows.data
-        self._of_a_token = tuple(a.data for a in (self._ids, self._positions, self._ends, self._sequences))
+        # the same memory for single values, which is quicker than arrays
+        self._words, self._one_row = self._fields.data, self._rows.data
+        self._one_token = tuple(a.data for a in (self._ids, self._positions, self._ends, self._sequences))
         self.plan(MAX_COLUMNS, 1, 0)
 
     def plan(self, together: int, streams: int, local: int) -> None:
@@ -50,7 +50,7 @@ class Control:
         for ids, first, states, wanted in parts:
             end = n + len(ids)
             if len(ids) == 1:  # without numpy, since little time should pass between two generated tokens
-                for array, value in zip(self._of_a_token, (int(ids[0]), first, first, states), strict=True):
+                for array, value in zip(self._one_token, (int(ids[0]), first, first, states), strict=True):
                     array[n] = value
             else:
                 self._ids[n:end] = ids
@@ -58,7 +58,7 @@ class Control:
                 self._ends[n:end] = first + len(ids) - 1
                 self._sequences[n:end] = states
             if wanted == 1:
-                self._row_of_a_token[n_outputs] = end - 1
+                self._one_row[n_outputs] = end - 1
             else:
                 self._rows[n_outputs : n_outputs + wanted] = np.arange(end - wanted, end)
             n, n_outputs = end, n_outputs + wanted

@@ -117,11 +117,9 @@ def test_a_first_message_and_files(tmp_path: Path) -> None:
     assert "cannot read /none" in refused(llmgen("chat", str(smollm2()), "Hi", "-f", "/none"))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_a_signal_to_end_keeps_what_there_is_of_the_answer(name: str) -> None:
-    number = signal.Signals[name]
-    program = subprocess.Popen(
+def long_answer() -> subprocess.Popen[bytes]:
+    """A chat over pipes that gives a long answer."""
+    return subprocess.Popen(
         [*PROGRAM, "chat", str(smollm2()), "Count.", "--ignore-eos", "-n", "7000", "--seed", "1"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -129,6 +127,13 @@ def test_a_signal_to_end_keeps_what_there_is_of_the_answer(name: str) -> None:
         env=environment(),
         bufsize=0,
     )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_to_end_keeps_what_there_is_of_the_answer(name: str) -> None:
+    number = signal.Signals[name]
+    program = long_answer()
     assert program.stdout is not None
     shown = program.stdout.read(40)
     program.send_signal(number)
@@ -141,14 +146,7 @@ def test_a_signal_to_end_keeps_what_there_is_of_the_answer(name: str) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")
 def test_a_reader_that_goes_away_loses_nothing_of_the_answer() -> None:
-    program = subprocess.Popen(
-        [*PROGRAM, "chat", str(smollm2()), "Count.", "--ignore-eos", "-n", "7000", "--seed", "1"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        bufsize=0,
-    )
+    program = long_answer()
     assert program.stdout is not None
     shown = program.stdout.read(40)
     program.stdout.close()
